@@ -1,0 +1,133 @@
+"""LLVM text to machine code, and machine code into this process.
+
+In: a module's text and an `Isa`. Out: an object file's bytes, assembly, or addresses. Must not know what the code does.
+No optimisation pipeline runs, only code generation. llvmlite is imported on first use; LLVM itself runs one compile at a
+time, so compiling in parallel takes processes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...base import errors
+from .isa import Isa
+
+if TYPE_CHECKING:
+    import llvmlite.binding as llvm
+
+_LOCK = threading.Lock()
+_NUMBERS = itertools.count()
+
+
+class Image(dict[str, int]):
+    """The addresses of loaded symbols by name. The code stays loaded until `close`, whether or not the image is kept."""
+
+    def close(self) -> None:
+        """Unload the code. Nobody may be running it, nor call it again."""
+        with _LOCK:
+            _KEPT.pop(id(self), None)
+        self.clear()
+
+
+_KEPT: dict[int, tuple[Image, object]] = {}
+
+
+def compile_module(text: str, isa: Isa) -> bytes:
+    """The object file (position independent ELF) of an LLVM module. Raises `errors.CompileError`, LLVM's words in it."""
+    with _LOCK:
+        machine = _machine(isa)
+        return bytes(machine.emit_object(_parsed(text, isa)))
+
+
+def assembly(text: str, isa: Isa) -> str:
+    """The module's assembly, as `compile_module` would encode it."""
+    with _LOCK:
+        machine = _machine(isa)
+        return str(machine.emit_assembly(_parsed(text, isa)))
+
+
+def check(text: str, isa: Isa) -> None:
+    """Run LLVM's verifier over a module. Raises `errors.CompileError`; for tests and debugging, compiling skips it."""
+    with _LOCK:
+        module = _parsed(text, isa)
+        try:
+            module.verify()
+        except RuntimeError as e:
+            raise errors.CompileError(reason=str(e)) from e
+
+
+def load(objects: Sequence[bytes], symbols: Sequence[str], imports: Mapping[str, int] | None = None) -> Image:
+    """Link objects for this machine into the process, and find `symbols`.
+
+    What they leave undefined is taken from `imports` (name -> address), then from the process (libc, libm). Raises
+    `errors.CompileError` where a symbol stays undefined or an object is malformed.
+    """
+    from llvmlite import binding
+
+    with _LOCK:
+        jit = _jit()
+        builder = binding.JITLibraryBuilder()
+        for data in objects:
+            builder.add_object_img(data)
+        builder.add_current_process()
+        for name, address in (imports or {}).items():
+            builder.import_symbol(name, address)
+        for name in symbols:
+            builder.export_symbol(name)
+        try:
+            tracker = builder.link(jit, f"tilewright{next(_NUMBERS)}")
+        except RuntimeError as e:
+            raise errors.CompileError(reason=str(e)) from e
+        image = Image({name: tracker[name] for name in symbols})
+        _KEPT[id(image)] = (image, tracker)
+        return image
+
+
+def llvm_version() -> str:
+    """LLVM's version, such as "22.1.0", for cache keys."""
+    from llvmlite import binding
+
+    return ".".join(map(str, binding.llvm_version_info))
+
+
+def _parsed(text: str, isa: Isa) -> Any:
+    from llvmlite import binding
+
+    try:
+        module = binding.parse_assembly(text, binding.create_context())
+    except RuntimeError as e:
+        raise errors.CompileError(reason=str(e)) from e
+    module.triple = isa.triple
+    return module
+
+
+_MACHINES: dict[tuple[str, str, str], llvm.TargetMachine] = {}
+
+
+def _machine(isa: Isa) -> llvm.TargetMachine:
+    from llvmlite import binding
+
+    key = (isa.triple, isa.cpu, isa.features)
+    if key not in _MACHINES:
+        binding.initialize_all_targets()
+        binding.initialize_all_asmprinters()
+        target = binding.Target.from_triple(isa.triple)
+        _MACHINES[key] = target.create_target_machine(cpu=isa.cpu, features=isa.features, opt=2, reloc="pic", codemodel="small")
+    return _MACHINES[key]
+
+
+_JIT: list[Any] = []
+
+
+def _jit() -> Any:
+    """The one linker. JITLink puts an object's sections side by side, as the small code model wants."""
+    from llvmlite import binding
+
+    if not _JIT:
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
+        _JIT.append(binding.create_lljit_compiler(use_jit_link=True))
+    return _JIT[0]
