@@ -1,0 +1,246 @@
+/* Guards: a straight-line table of rows over a call's arguments and over objects that were read while recording.
+ *
+ * Slots 0..nargs-1 hold the positional arguments, then the keyword arguments in `kwnames` order. A row either derives
+ * a new slot from an earlier one or tests one; the first test that fails ends the check.
+ */
+#include "native.h"
+
+#include <string.h>
+
+enum { CONST, GET, ITEM, TYPE, IS, EQ, LEN, TENSOR, STATE };
+static const char *const NAMES[] = {"const", "get", "item", "type", "is", "eq", "len", "tensor", "state"};
+
+static const dl_exchange *exchange;
+static PyObject *str_requires_grad;
+
+/* set_exchange(capsule): torch.Tensor.__dlpack_c_exchange_api__. */
+PyObject *tw_set_exchange(PyObject *self, PyObject *capsule) {
+    (void)self;
+    const dl_exchange *table = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    if (!table) return NULL;
+    if (table->major != 1 || !table->describe) {
+        PyErr_Format(PyExc_ImportError, "DLPack exchange table of major version 1 expected, got %u", table->major);
+        return NULL;
+    }
+    exchange = table;
+    Py_RETURN_NONE;
+}
+
+int tw_describe(PyObject *tensor, dl_tensor *out) { return exchange->describe(tensor, out); }
+
+static tw_meta *meta_new(PyObject *spec, Py_ssize_t inputs) {
+    /* (type, input, code, bits, device_type, device_id, requires_grad | None, shape, strides) */
+    PyObject *type, *grad, *shape, *strides;
+    int input, code, bits, device, id;
+    if (!PyArg_ParseTuple(spec, "OiiiiiOO!O!", &type, &input, &code, &bits, &device, &id, &grad, &PyTuple_Type, &shape, &PyTuple_Type, &strides))
+        return NULL;
+    Py_ssize_t ndim = PyTuple_GET_SIZE(shape);
+    if (PyTuple_GET_SIZE(strides) != ndim || input >= inputs || !PyType_Check(type)) {
+        PyErr_SetString(PyExc_ValueError, "tensor row: shape and strides of one length, a type and a valid input index expected");
+        return NULL;
+    }
+    tw_meta *m = PyMem_Calloc(1, sizeof *m);
+    if (!m) return (tw_meta *)PyErr_NoMemory();
+    m->shape = PyMem_Calloc((size_t)(2 * ndim + 1), sizeof(int64_t));
+    m->type = (PyTypeObject *)Py_NewRef(type);
+    m->dtype = (dl_dtype){(uint8_t)code, (uint8_t)bits, 1};
+    m->device = (dl_device){device, id};
+    m->ndim = (int32_t)ndim;
+    m->requires_grad = grad == Py_None ? -1 : (int8_t)PyObject_IsTrue(grad);
+    m->input = input;
+    for (Py_ssize_t i = 0; m->shape && i < ndim; i++) {
+        m->shape[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape, i));
+        m->shape[ndim + i] = PyLong_AsLongLong(PyTuple_GET_ITEM(strides, i));
+    }
+    return m;
+}
+
+static int row_init(tw_row *r, PyObject *spec, Py_ssize_t slots, Py_ssize_t inputs) {
+    /* ("const", object) | ("get", slot, key) | ("item", slot, i) | ("type", slot, type) | ("is", slot, object)
+     * | ("eq", slot, object) | ("len", slot, n) | ("tensor", slot, meta) | ("state", callable, argument | None, expected) */
+    const char *name = PyTuple_Check(spec) && PyTuple_GET_SIZE(spec) > 1 ? PyUnicode_AsUTF8(PyTuple_GET_ITEM(spec, 0)) : NULL;
+    r->op = -1;
+    for (int k = 0; name && k <= STATE; k++)
+        if (!strcmp(name, NAMES[k])) r->op = k;
+    if (r->op < 0) {
+        if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "unknown guard row %R", spec);
+        return -1;
+    }
+    if (r->op == CONST) {
+        r->a = Py_NewRef(PyTuple_GET_ITEM(spec, 1));
+        return 0;
+    }
+    if (PyTuple_GET_SIZE(spec) != (r->op == STATE ? 4 : 3)) {
+        PyErr_Format(PyExc_ValueError, "guard row of the wrong length: %R", spec);
+        return -1;
+    }
+    PyObject *last = PyTuple_GET_ITEM(spec, PyTuple_GET_SIZE(spec) - 1);
+    if (r->op == STATE) {
+        r->a = Py_NewRef(PyTuple_GET_ITEM(spec, 1));
+        PyObject *argument = PyTuple_GET_ITEM(spec, 2);
+        r->b = Py_BuildValue("(OO)", argument, last);
+        return r->b ? 0 : -1;
+    }
+    r->slot = (int32_t)PyLong_AsLong(PyTuple_GET_ITEM(spec, 1));
+    if (PyErr_Occurred()) return -1;
+    if (r->slot < 0 || r->slot >= slots) {
+        PyErr_Format(PyExc_ValueError, "guard row reads slot %d of %zd: %R", r->slot, slots, spec);
+        return -1;
+    }
+    if (r->op == ITEM || r->op == LEN) {
+        r->n = PyLong_AsSsize_t(last);
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    if (r->op == TENSOR) return (r->meta = meta_new(last, inputs)) ? 0 : -1;
+    r->a = Py_NewRef(last);
+    return 0;
+}
+
+int tw_guards_init(tw_guards *g, Py_ssize_t nargs, PyObject *kwnames, PyObject *rows, Py_ssize_t inputs) {
+    if (!str_requires_grad && !(str_requires_grad = PyUnicode_InternFromString("requires_grad"))) return -1;
+    g->nargs = nargs;
+    g->inputs = inputs;
+    g->kwnames = Py_NewRef(kwnames);
+    g->slots = nargs + PyTuple_GET_SIZE(kwnames);
+    g->row = PyMem_Calloc((size_t)PyList_GET_SIZE(rows) + 1, sizeof(tw_row));
+    if (!g->row) return PyErr_NoMemory(), -1;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(rows); i++) {
+        g->rows = i + 1;
+        if (row_init(&g->row[i], PyList_GET_ITEM(rows, i), g->slots, inputs)) return -1;
+        if (g->row[i].op <= ITEM) g->slots++;
+    }
+    return 0;
+}
+
+void tw_guards_clear(tw_guards *g) {
+    for (Py_ssize_t i = 0; i < g->rows; i++) {
+        tw_row *r = &g->row[i];
+        Py_CLEAR(r->a);
+        Py_CLEAR(r->b);
+        if (r->meta) {
+            Py_CLEAR(r->meta->type);
+            PyMem_Free(r->meta->shape);
+            PyMem_Free(r->meta);
+            r->meta = NULL;
+        }
+    }
+    PyMem_Free(g->row);
+    g->row = NULL;
+    g->rows = 0;
+    Py_CLEAR(g->kwnames);
+}
+
+int tw_guards_traverse(tw_guards *g, visitproc visit, void *arg) {
+    for (Py_ssize_t i = 0; i < g->rows; i++) {
+        Py_VISIT(g->row[i].a);
+        Py_VISIT(g->row[i].b);
+        if (g->row[i].meta) Py_VISIT(g->row[i].meta->type);
+    }
+    return 0;
+}
+
+static int same_names(PyObject *expected, PyObject *got) {
+    Py_ssize_t n = got ? PyTuple_GET_SIZE(got) : 0;
+    if (PyTuple_GET_SIZE(expected) != n) return 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *a = PyTuple_GET_ITEM(expected, i), *b = PyTuple_GET_ITEM(got, i);
+        if (a != b && PyUnicode_Compare(a, b)) return 0;
+    }
+    return 1;
+}
+
+static int64_t extent(const dl_tensor *t) {
+    int64_t last = 0;
+    for (int32_t i = 0; i < t->ndim; i++) {
+        if (!t->shape[i]) return 0;
+        last += (t->shape[i] - 1) * t->strides[i];
+    }
+    return (last + 1) * (t->dtype.bits / 8);
+}
+
+static int tensor_holds(const tw_meta *m, PyObject *object, tw_found *found) {
+    dl_tensor t;
+    if (Py_TYPE(object) != m->type) return 0;
+    if (exchange->describe(object, &t)) {
+        PyErr_Clear(); /* not describable (sparse, quantised, no memory): not what was compiled for */
+        return 0;
+    }
+    if (memcmp(&t.dtype, &m->dtype, sizeof t.dtype) || t.device.type != m->device.type || t.device.id != m->device.id || t.ndim != m->ndim) return 0;
+    for (int32_t i = 0; i < t.ndim; i++)
+        if (t.shape[i] != m->shape[i] || (t.strides[i] != m->shape[m->ndim + i] && t.shape[i] > 1)) return 0;
+    if (m->requires_grad >= 0) {
+        PyObject *grad = PyObject_GetAttr(object, str_requires_grad);
+        if (!grad) return -1;
+        int wrong = (grad == Py_True) != m->requires_grad;
+        Py_DECREF(grad);
+        if (wrong) return 0;
+    }
+    if (m->input >= 0) {
+        found->pointer[m->input] = (char *)t.data + t.byte_offset;
+        found->tensor[m->input] = object;
+        if (found->bytes) found->bytes[m->input] = extent(&t);
+    }
+    return 1;
+}
+
+static int state_holds(const tw_row *r) {
+    PyObject *argument = PyTuple_GET_ITEM(r->b, 0);
+    PyObject *got = argument == Py_None ? PyObject_CallNoArgs(r->a) : PyObject_CallOneArg(r->a, argument);
+    if (!got) return -1;
+    int holds = got == PyTuple_GET_ITEM(r->b, 1);
+    Py_DECREF(got);
+    return holds;
+}
+
+static Py_ssize_t length(PyObject *o) {
+    if (PyDict_Check(o)) return PyDict_GET_SIZE(o);
+    return PyTuple_Check(o) || PyList_Check(o) ? Py_SIZE(o) : -1;
+}
+
+static PyObject *item(PyObject *o, Py_ssize_t i) {
+    if (!(PyTuple_Check(o) || PyList_Check(o)) || i >= Py_SIZE(o)) return NULL;
+    return PyTuple_Check(o) ? PyTuple_GET_ITEM(o, i) : PyList_GET_ITEM(o, i);
+}
+
+/* Values of exactly one type that compare equal; NaN equals itself, 0.0 does not equal -0.0. */
+static int equal(PyObject *a, PyObject *b) {
+    if (a == b) return 1;
+    if (Py_TYPE(a) != Py_TYPE(b)) return 0;
+    if (PyFloat_CheckExact(a)) {
+        double x = PyFloat_AS_DOUBLE(a), y = PyFloat_AS_DOUBLE(b);
+        return !memcmp(&x, &y, sizeof x);
+    }
+    return PyObject_RichCompareBool(a, b, Py_EQ);
+}
+
+int tw_guards_check(const tw_guards *g, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, tw_found *found, Py_ssize_t *failed) {
+    PyObject **slot = found->slot;
+    *failed = -1;
+    if (nargs != g->nargs || !same_names(g->kwnames, kwnames)) return 0;
+    Py_ssize_t next = nargs + PyTuple_GET_SIZE(g->kwnames);
+    memcpy(slot, args, (size_t)next * sizeof *slot);
+    for (Py_ssize_t i = 0; i < g->rows; i++) {
+        const tw_row *r = &g->row[i];
+        PyObject *o = slot[r->slot];
+        int holds = 1;
+        switch (r->op) {
+        case CONST: slot[next++] = r->a; break;
+        case GET:
+            holds = PyDict_Check(o) && (slot[next++] = PyDict_GetItemWithError(o, r->a)) != NULL;
+            if (!holds && PyErr_Occurred()) return -1;
+            break;
+        case ITEM: holds = (slot[next++] = item(o, r->n)) != NULL; break;
+        case TYPE: holds = (PyObject *)Py_TYPE(o) == r->a; break;
+        case IS: holds = o == r->a; break;
+        case EQ: holds = equal(o, r->a); break;
+        case LEN: holds = length(o) == r->n; break;
+        case TENSOR: holds = tensor_holds(r->meta, o, found); break;
+        case STATE: holds = state_holds(r); break;
+        }
+        if (holds <= 0) {
+            *failed = i;
+            return holds;
+        }
+    }
+    return 1;
+}

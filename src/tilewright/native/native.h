@@ -1,0 +1,71 @@
+/* Shared by the parts of tilewright.native. */
+#ifndef TW_NATIVE_H
+#define TW_NATIVE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+
+#include "dlpack.h"
+#include "tw_call.h"
+
+/* guards.c: what must hold for a compiled entry to serve a call. */
+
+typedef struct {
+    PyTypeObject *type; /* exact type */
+    dl_dtype dtype;
+    dl_device device;
+    int32_t ndim;
+    int8_t requires_grad; /* -1: not asked */
+    int32_t input;        /* index among the graph's inputs, or -1 */
+    int64_t *shape;       /* ndim sizes, then ndim strides */
+} tw_meta;
+
+typedef struct {
+    int op;
+    int32_t slot;  /* the slot read */
+    Py_ssize_t n;  /* a position or a length */
+    PyObject *a;   /* key, expected object or callable: owned */
+    PyObject *b;   /* argument of a callable: owned, may be NULL */
+    tw_meta *meta;
+} tw_row;
+
+typedef struct {
+    Py_ssize_t nargs;     /* positional arguments */
+    PyObject *kwnames;    /* tuple of keyword names, in order */
+    Py_ssize_t rows;
+    tw_row *row;
+    Py_ssize_t slots;     /* slots that the rows fill; the last positions hold derived values */
+    Py_ssize_t inputs;
+} tw_guards;
+
+/* One call's values: a borrowed object a slot, and pointer and object of each graph input. */
+typedef struct {
+    PyObject **slot;
+    void **pointer;
+    PyObject **tensor;
+    int64_t *bytes; /* extent of each input from its first element, for overlap checks; NULL where not wanted */
+} tw_found;
+
+int tw_guards_init(tw_guards *g, Py_ssize_t nargs, PyObject *kwnames, PyObject *rows, Py_ssize_t inputs);
+void tw_guards_clear(tw_guards *g);
+int tw_guards_traverse(tw_guards *g, visitproc visit, void *arg);
+/* 1: all hold; 0: `*failed` is the row that does not; -1: a Python exception is set. */
+int tw_guards_check(const tw_guards *g, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, tw_found *found, Py_ssize_t *failed);
+int tw_describe(PyObject *tensor, dl_tensor *out);
+PyObject *tw_set_exchange(PyObject *self, PyObject *capsule);
+
+/* parallel.c: threads and memory of a call. */
+
+void tw_parallel(const tw_call *call, tw_kernel kernel, void *args, int64_t total, int64_t cost);
+PyObject *tw_set_openmp(PyObject *self, PyObject *args);
+int tw_parallel_setup(void);
+char *tw_aligned(size_t bytes);
+void tw_aligned_free(char *p);
+
+/* launch.c: the types Entry and Dispatcher. */
+
+extern PyTypeObject tw_entry_type;
+extern PyTypeObject tw_dispatcher_type;
+
+#endif
