@@ -1,0 +1,271 @@
+"""The micro-kernel of a matrix product: one register tile over the whole k range, as an internal LLVM function.
+
+In: a `Micro`, which is the tile's shape, element types and those strides that are constant. Out: its function in a
+module, once. Must not know who calls it. Calls look like
+
+    @name(a, b, acc, next, k, clear, [a_row], [a_step], [b_row], [acc_row], [tail])
+
+with a stride given where the `Micro` has None for it. Products of one tile are summed from zero and then added to the
+accumulator block, which is also the more accurate order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from ...base import dtypes
+from ...base.dtypes import DType
+from . import llvm
+from .isa import Isa
+
+
+@dataclass(frozen=True)
+class Micro:
+    """What distinguishes one micro-kernel from another. Strides are in elements; None means a run-time argument.
+
+    `tail` is the number of lanes used of the last vector (0: all of them; None: a run-time argument). With `pairs` a step
+    of k takes two elements of a and b at once. `unroll` steps make one turn of the main loop, and k is a multiple of it
+    where `whole`. Each turn touches `prefetch` cache lines of the memory at `next`, in order.
+    """
+
+    a: DType
+    b: DType
+    acc: DType
+    rows: int
+    vectors: int
+    a_row: int | None
+    a_step: int | None
+    b_row: int | None
+    acc_row: int | None
+    tail: int | None = 0
+    pairs: bool = False
+    padded: bool = False
+    unroll: int = 4
+    sets: int = 1
+    whole: bool = False
+    prefetch: int = 0
+
+    @property
+    def name(self) -> str:
+        return "micro_" + "_".join(_short(getattr(self, f.name)) for f in fields(self))
+
+
+def _short(value: object) -> str:
+    match value:
+        case None:
+            return "x"
+        case bool():
+            return "ny"[value]
+    return str(value).replace("-", "m")
+
+
+def micro_kernel(module: llvm.Module, isa: Isa, micro: Micro) -> str:
+    """The name of the micro-kernel, written into `module` if it is not there yet."""
+    if micro.name not in module.functions:
+        _Writer(module, isa, micro).write()
+    return micro.name
+
+
+class _Writer:
+    """Writes one micro-kernel."""
+
+    def __init__(self, module: llvm.Module, isa: Isa, micro: Micro) -> None:
+        self.isa, self.micro = isa, micro
+        self.lanes = isa.lanes_of(micro.acc)
+        self.element = llvm.TYPES[micro.acc]
+        self.vector = llvm.vector(self.lanes, self.element)
+        optional = [f"i64 %{name}" for name in ("a_row", "a_step", "b_row", "acc_row", "tail") if getattr(micro, name) is None]
+        params = ["ptr noalias readonly %a", "ptr noalias readonly %b", "ptr noalias %acc", "ptr %next", "i64 %k", "i1 %clear"]
+        self.f = llvm.Function(module, micro.name, params + optional, internal=True)
+        self.mask: str | None = None
+
+    def write(self) -> None:
+        f, micro = self.f, self.micro
+        self._prepare()
+        counts = micro.rows * micro.vectors
+        zero = "zeroinitializer"
+        carried = [("ptr", "%a"), ("ptr", "%b")] + [("ptr", "%next")] * bool(micro.prefetch)
+        carried += [(self.vector, zero)] * (counts * micro.sets)
+        main = "%k" if micro.whole or micro.unroll == 1 else f.let(f"and i64 %k, {-micro.unroll}")
+        a, b, *rest = f.loop(0, main, micro.unroll, lambda i, *values: self._turn(values, micro.unroll), carried)
+        sums = self._added(rest[bool(micro.prefetch) :])
+        if main != "%k":
+            carried = [("ptr", a), ("ptr", b)] + [(self.vector, s) for s in sums]
+            a, b, *sums = f.loop(main, "%k", 1, lambda i, *values: self._step(values), carried)
+        self._finish(sums)
+        f.close()
+
+    def _prepare(self) -> None:
+        """Offsets of rows and the mask of the last vector, before the loops."""
+        f, micro = self.f, self.micro
+        self.a_step = "%a_step" if micro.a_step is None else micro.a_step
+        self.b_row = "%b_row" if micro.b_row is None else micro.b_row
+        a_row = "%a_row" if micro.a_row is None else micro.a_row
+        acc_row = "%acc_row" if micro.acc_row is None else micro.acc_row
+        self.a_rows = [f.index("mul", a_row, r) for r in range(micro.rows)]
+        self.acc_rows = [f.index("mul", acc_row, r) for r in range(micro.rows)]
+        if micro.tail is None:
+            lanes = self.lanes
+            self.mask = f.call(f"<{lanes} x i1>", f"llvm.get.active.lane.mask.v{lanes}i1.i64", ["i64", "i64"], ["0", "%tail"])
+        elif micro.tail:
+            self.mask = f"<{', '.join('i1 true' if i < micro.tail else 'i1 false' for i in range(self.lanes))}>"
+
+    def _turn(self, values: tuple[str, ...], unroll: int) -> list[str]:
+        """`unroll` steps of k; values are the pointers, then the accumulators, set by set."""
+        f, micro = self.f, self.micro
+        a, b, *rest = values
+        ahead = rest.pop(0) if micro.prefetch else ""
+        count = micro.rows * micro.vectors
+        for line in range(micro.prefetch):
+            f.call("void", "llvm.prefetch.p0", ["ptr", "i32", "i32", "i32"], [f.at(ahead, 64 * line, "i8"), "0", "2", "1"])
+        for u in range(unroll):
+            at = count * (u % micro.sets)
+            rest[at : at + count] = self._products(a, b, u, rest[at : at + count])
+        a = f.at(a, f.index("mul", self.a_step, unroll * self._depth), llvm.TYPES[micro.a])
+        b = f.at(b, f.index("mul", self.b_row, unroll), llvm.TYPES[micro.b])
+        return [a, b, *([f.at(ahead, 64 * micro.prefetch, "i8")] if micro.prefetch else []), *rest]
+
+    @property
+    def _depth(self) -> int:
+        """Elements of k in one step."""
+        return 2 if self.micro.pairs else 1
+
+    def _step(self, values: tuple[str, ...]) -> list[str]:
+        f, micro = self.f, self.micro
+        a, b, *sums = values
+        sums = self._products(a, b, 0, sums)
+        a = f.at(a, f.index("mul", self.a_step, self._depth), llvm.TYPES[micro.a])
+        return [a, f.at(b, self.b_row, llvm.TYPES[micro.b]), *sums]
+
+    def _products(self, a: str, b: str, u: int, sums: list[str]) -> list[str]:
+        """One step of k at `u` steps behind the pointers: rows x vectors multiply-adds."""
+        f, micro = self.f, self.micro
+        row = f.at(b, f.index("mul", self.b_row, u), llvm.TYPES[micro.b])
+        right = [self._b(row, c) for c in range(micro.vectors)]
+        behind = f.index("mul", self.a_step, u * self._depth)
+        for r in range(micro.rows):
+            left = self._a(f.at(a, f.index("add", self.a_rows[r], behind), llvm.TYPES[micro.a]))
+            for c in range(micro.vectors):
+                i = r * micro.vectors + c
+                sums[i] = self._multiply_add(left, right[c], sums[i])
+        return sums
+
+    def _multiply_add(self, x: str, y: str, z: str) -> str:
+        f, v = self.f, self.vector
+        if self.micro.pairs:
+            wide = f"<{2 * self.lanes} x bfloat>"
+            return f.call(v, f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.lanes}", [v, wide, wide], [z, x, y])
+        if self.micro.acc.is_float:
+            return f.call(v, f"llvm.fma.v{self.lanes}f{self.micro.acc.bits}", [v, v, v], [x, y, z])
+        return f.let(f"add {v} {f.let(f'mul {v} {x}, {y}')}, {z}")
+
+    def _a(self, pointer: str) -> str:
+        """An element of a (a pair of them), in every lane."""
+        f, lanes = self.f, self.lanes
+        if self.micro.pairs:
+            x = self._splat("i32", f.let(f"load i32, ptr {pointer}, align 2"))
+            return f.let(f"bitcast <{lanes} x i32> {x} to <{2 * lanes} x bfloat>")
+        kind = llvm.TYPES[self.micro.a]
+        x = f.let(f"load {kind}, ptr {pointer}, align {self.micro.a.bytes}")
+        return self._splat(self.element, convert(f, x, self.micro.a, self.micro.acc, 1))
+
+    def _splat(self, kind: str, x: str) -> str:
+        return splat(self.f, kind, x, self.lanes)
+
+    def _b(self, row: str, c: int) -> str:
+        """Vector `c` of a row of b."""
+        f, lanes, micro = self.f, self.lanes, self.micro
+        masked = self.mask if c == micro.vectors - 1 and not micro.padded else None
+        if micro.pairs:
+            x = load(f, f.at(row, 2 * c * lanes, "bfloat"), "i32", 2, lanes, masked)
+            return f.let(f"bitcast <{lanes} x i32> {x} to <{2 * lanes} x bfloat>")
+        kind = llvm.TYPES[micro.b]
+        x = load(f, f.at(row, c * lanes, kind), kind, micro.b.bytes, lanes, masked)
+        return convert(f, x, micro.b, micro.acc, lanes)
+
+    def _added(self, sums: list[str]) -> list[str]:
+        """The sets of accumulators, added to one."""
+        f, micro, add = self.f, self.micro, self._addition
+        count = micro.rows * micro.vectors
+        sets = [sums[i : i + count] for i in range(0, len(sums), count)]
+        while len(sets) > 1:
+            half = (len(sets) + 1) // 2
+            for low, high in zip(sets, sets[half:], strict=False):
+                low[:] = [f.let(f"{add} {self.vector} {x}, {y}") for x, y in zip(low, high, strict=True)]
+            sets = sets[:half]
+        return sets[0]
+
+    @property
+    def _addition(self) -> str:
+        return "fadd" if self.micro.acc.is_float else "add"
+
+    def _finish(self, sums: list[str]) -> None:
+        f = self.f
+
+        def old() -> None:
+            for i, p in enumerate(places):
+                x = load(f, p, self.element, self.micro.acc.bytes, self.lanes, self._masked(i))
+                self._store(f.let(f"{self._addition} {self.vector} {x}, {sums[i]}"), p, i)
+
+        places = [
+            f.at(f.at("%acc", self.acc_rows[r], self.element), c * self.lanes, self.element)
+            for r in range(self.micro.rows)
+            for c in range(self.micro.vectors)
+        ]
+        f.when("%clear", lambda: [self._store(s, p, i) for i, (s, p) in enumerate(zip(sums, places, strict=True))] and None, old)
+
+    def _masked(self, i: int) -> str | None:
+        return self.mask if i % self.micro.vectors == self.micro.vectors - 1 else None
+
+    def _store(self, x: str, pointer: str, i: int) -> None:
+        store(self.f, x, pointer, self.element, self.micro.acc.bytes, self.lanes, self._masked(i))
+
+
+def splat(f: llvm.Function, kind: str, x: str, lanes: int) -> str:
+    """`x` in every lane."""
+    if lanes == 1:
+        return x
+    v = llvm.vector(lanes, kind)
+    first = f.let(f"insertelement {v} poison, {kind} {x}, i64 0")
+    return f.let(f"shufflevector {v} {first}, {v} poison, <{lanes} x i32> zeroinitializer")
+
+
+def _suffix(kind: str, lanes: int) -> str:
+    return f"v{lanes}{ {'float': 'f32', 'double': 'f64', 'half': 'f16', 'bfloat': 'bf16'}.get(kind, kind) }"
+
+
+def load(f: llvm.Function, pointer: str, kind: str, align: int, lanes: int, mask: str | None) -> str:
+    """`lanes` elements; those outside `mask` are not touched and read as zero."""
+    v = llvm.vector(lanes, kind)
+    if mask is None:
+        return f.let(f"load {v}, ptr {pointer}, align {align}")
+    name = f"llvm.masked.load.{_suffix(kind, lanes)}.p0"
+    return f.call(v, name, ["ptr", f"<{lanes} x i1>", v], [f"align {align} {pointer}", mask, "zeroinitializer"])
+
+
+def store(f: llvm.Function, x: str, pointer: str, kind: str, align: int, lanes: int, mask: str | None) -> None:
+    """The elements inside `mask`, or all."""
+    v = llvm.vector(lanes, kind)
+    if mask is None:
+        f.do(f"store {v} {x}, ptr {pointer}, align {align}")
+        return
+    f.call("void", f"llvm.masked.store.{_suffix(kind, lanes)}.p0", [v, "ptr", f"<{lanes} x i1>"], [x, f"align {align} {pointer}", mask])
+
+
+def convert(f: llvm.Function, x: str, source: DType, target: DType, lanes: int) -> str:
+    """`x` (one value or `lanes` of them) widened to `target`; the same type passes through."""
+    if source is target:
+        return x
+    old, new = (llvm.vector(lanes, llvm.TYPES[t]) for t in (source, target))
+    if source is dtypes.bf16 and target is dtypes.f32:
+        bits, wide = llvm.vector(lanes, "i16"), llvm.vector(lanes, "i32")
+        shift = "16" if lanes == 1 else "splat (i32 16)"
+        y = f.let(f"zext {bits} {f.let(f'bitcast {old} {x} to {bits}')} to {wide}")
+        return f.let(f"bitcast {wide} {f.let(f'shl {wide} {y}, {shift}')} to {new}")
+    if source.is_float and target.is_float:
+        return f.let(f"{'fpext' if source.bytes < target.bytes else 'fptrunc'} {old} {x} to {new}")
+    if source.is_float or target.is_float:
+        raise ValueError(f"a matrix product does not convert {source} to {target}")
+    if source.bytes == target.bytes:
+        return x
+    return f.let(f"{'sext' if source.kind == 'int' else 'zext'} {old} {x} to {new}")
