@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-enum { CONST, GET, ITEM, TYPE, IS, EQ, LEN, TENSOR, STATE };
-static const char *const NAMES[] = {"const", "get", "item", "type", "is", "eq", "len", "tensor", "state"};
+enum { CONST, GET, ITEM, CELL, TYPE, IS, EQ, LEN, TENSOR, STATE };
+static const char *const NAMES[] = {"const", "get", "item", "cell", "type", "is", "eq", "len", "tensor", "state"};
 
 static const dl_exchange *exchange;
 static PyObject *str_requires_grad;
@@ -56,8 +56,8 @@ static tw_meta *meta_new(PyObject *spec, Py_ssize_t inputs) {
 }
 
 static int row_init(tw_row *r, PyObject *spec, Py_ssize_t slots, Py_ssize_t inputs) {
-    /* ("const", object) | ("get", slot, key) | ("item", slot, i) | ("type", slot, type) | ("is", slot, object)
-     * | ("eq", slot, object) | ("len", slot, n) | ("tensor", slot, meta) | ("state", callable, argument | None, expected) */
+    /* ("const", object) | ("get", slot, key) | ("item", slot, i) | ("cell", slot)
+     * | ("type", slot, type) | ("is", slot, object) | ("eq", slot, object) | ("len", slot, n) | ("tensor", slot, meta) | ("state", callable, argument | None, expected) */
     const char *name = PyTuple_Check(spec) && PyTuple_GET_SIZE(spec) > 1 ? PyUnicode_AsUTF8(PyTuple_GET_ITEM(spec, 0)) : NULL;
     r->op = -1;
     for (int k = 0; name && k <= STATE; k++)
@@ -70,7 +70,7 @@ static int row_init(tw_row *r, PyObject *spec, Py_ssize_t slots, Py_ssize_t inpu
         r->a = Py_NewRef(PyTuple_GET_ITEM(spec, 1));
         return 0;
     }
-    if (PyTuple_GET_SIZE(spec) != (r->op == STATE ? 4 : 3)) {
+    if (PyTuple_GET_SIZE(spec) != (r->op == STATE ? 4 : r->op == CELL ? 2 : 3)) {
         PyErr_Format(PyExc_ValueError, "guard row of the wrong length: %R", spec);
         return -1;
     }
@@ -91,6 +91,7 @@ static int row_init(tw_row *r, PyObject *spec, Py_ssize_t slots, Py_ssize_t inpu
         r->n = PyLong_AsSsize_t(last);
         return PyErr_Occurred() ? -1 : 0;
     }
+    if (r->op == CELL) return 0;
     if (r->op == TENSOR) return (r->meta = meta_new(last, inputs)) ? 0 : -1;
     r->a = Py_NewRef(last);
     return 0;
@@ -107,7 +108,7 @@ int tw_guards_init(tw_guards *g, Py_ssize_t nargs, PyObject *kwnames, PyObject *
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(rows); i++) {
         g->rows = i + 1;
         if (row_init(&g->row[i], PyList_GET_ITEM(rows, i), g->slots, inputs)) return -1;
-        if (g->row[i].op <= ITEM) g->slots++;
+        if (g->row[i].op <= CELL) g->slots++;
     }
     return 0;
 }
@@ -230,6 +231,7 @@ int tw_guards_check(const tw_guards *g, PyObject *const *args, Py_ssize_t nargs,
             if (!holds && PyErr_Occurred()) return -1;
             break;
         case ITEM: holds = (slot[next++] = item(o, r->n)) != NULL; break;
+        case CELL: holds = PyCell_Check(o) && (slot[next++] = PyCell_GET(o)) != NULL; break;
         case TYPE: holds = (PyObject *)Py_TYPE(o) == r->a; break;
         case IS: holds = o == r->a; break;
         case EQ: holds = equal(o, r->a); break;

@@ -540,13 +540,11 @@ static PyObject *dispatcher_vectorcall(dispatcher *d, PyObject *const *args, siz
 }
 
 static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"miss", NULL};
-    PyObject *miss;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O", names, &miss)) return NULL;
+    (void)args, (void)kwargs; /* a subclass's __init__ takes them */
     dispatcher *d = (dispatcher *)type->tp_alloc(type, 0);
     if (!d) return NULL;
     d->vectorcall = (vectorcallfunc)dispatcher_vectorcall;
-    d->miss = Py_NewRef(miss);
+    d->miss = Py_NewRef(Py_None);
     d->last = Py_NewRef(Py_None);
     if (!(d->entries = PyTuple_New(0))) Py_CLEAR(d);
     return (PyObject *)d;
@@ -587,7 +585,14 @@ static int set_last(dispatcher *d, PyObject *value, void *c) {
     Py_XSETREF(d->last, Py_NewRef(value ? value : Py_None));
     return 0;
 }
+static PyObject *get_miss(dispatcher *d, void *c) { (void)c; return Py_NewRef(d->miss); }
+static int set_miss(dispatcher *d, PyObject *value, void *c) {
+    (void)c;
+    Py_XSETREF(d->miss, Py_NewRef(value ? value : Py_None));
+    return 0;
+}
 static PyGetSetDef dispatcher_getset[] = {
+    {"miss", (getter)get_miss, (setter)set_miss, "called with (args, kwargs) where no entry serves", NULL},
     {"entries", (getter)get_entries, (setter)set_entries, "the entries tried in turn, a tuple", NULL},
     {"last", (getter)get_last, (setter)set_last, "the entry that served the last call, or None", NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -596,8 +601,8 @@ static PyGetSetDef dispatcher_getset[] = {
 PyTypeObject tw_dispatcher_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "tilewright.native.Dispatcher",
     .tp_basicsize = sizeof(dispatcher),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
-    .tp_doc = "Dispatcher(miss): calls the first entry whose guards hold, else miss(args, kwargs).",
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_BASETYPE,
+    .tp_doc = "Calls the first entry whose guards hold, else `miss(args, kwargs)`.",
     .tp_new = dispatcher_new,
     .tp_dealloc = (destructor)dispatcher_dealloc,
     .tp_traverse = (traverseproc)dispatcher_traverse,

@@ -1,0 +1,248 @@
+"""What `tw.compile` returns: a callable that records, guards and runs.
+
+In: a callable and a `build` that turns a recording into an executable. Out: `CompiledFunction`, or for a module a
+`CompiledModule` that is the module in every other respect. Must not know how a graph becomes code.
+
+A call goes to the native dispatcher. Where no entry's guards hold it records anew; what cannot be recorded or compiled
+runs in eager, with one warning that says why.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from .. import native
+from ..base import config, errors, log
+from ..graph.record import ArgSource, Recorded, record
+from . import eager_backward, guards
+
+
+class Executable(Protocol):
+    """A compiled graph, as the layers below deliver it."""
+
+    def entry(self, table: guards.GuardTable, rebuild: Callable[[list[Any]], Any] | None, runner: Any, data: Any) -> native.Entry:
+        """The native entry; `runner` replaces the native run where it is not None."""
+
+    def forward(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Run on inputs of the guarded metadata, outside any dispatcher."""
+
+    def text(self, level: str) -> str:
+        """The program at a level: graph, tile, llvm or asm."""
+
+    kernels: int
+    library_calls: int
+    opaque_calls: int
+    arena_bytes: int
+    packed_bytes: int
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What happened so far, and in the last call.
+
+    `compiles`: entries built. `graph_breaks`: distinct break sites. `kernels`, `library_calls`, `opaque_calls`: launches of
+    own kernels, library calls that the schedule chose, and ATen calls for want of a row, all in the last call.
+    `eager_calls`: calls run wholly in eager. `eager_backwards`: backward passes run by re-running eagerly. `arena_bytes`: the
+    peak of temporaries; `packed_bytes`: packed and folded weights. `seconds`: compile time by stage.
+    """
+
+    compiles: int = 0
+    graph_breaks: int = 0
+    kernels: int = 0
+    library_calls: int = 0
+    opaque_calls: int = 0
+    eager_calls: int = 0
+    eager_backwards: int = 0
+    arena_bytes: int = 0
+    packed_bytes: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class _Counts:
+    eager_calls: int = 0
+    eager_backwards: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What an entry keeps for statistics and texts."""
+
+    executable: Executable
+    table: guards.GuardTable
+
+
+class CompiledFunction(native.Dispatcher):
+    """`fn`, compiled at its first call and again whenever a guard fails. Safe to call from several threads.
+
+    `stats` counts, `text(level)` shows the program of the last entry.
+    """
+
+    def __init__(self, fn: Callable[..., Any], build: Callable[[Recorded, config.Options], Executable], options: config.Options, fullgraph: bool) -> None:
+        self.fn = fn
+        self.options = options
+        self.fullgraph = fullgraph
+        self._build = build
+        self._lock = threading.RLock()
+        self._counts = _Counts()
+        self._refused: dict[Any, str] = {}
+        self.miss = self._miss
+        if not isinstance(fn, nn.Module):
+            functools.update_wrapper(self, fn)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __reduce__(self) -> Any:
+        from ..driver import compile
+
+        return functools.partial(compile, fullgraph=self.fullgraph, options=self.options.changed()), (self.fn,)
+
+    @property
+    def stats(self) -> Stats:
+        last = self.last.data if self.last is not None else None
+        seconds = {stage: round(s, 6) for stage, s in self._counts.seconds.items()}
+        common = (len(self.entries), 0)
+        eager = (self._counts.eager_calls, self._counts.eager_backwards)
+        if last is None:
+            return Stats(*common, 0, 0, 0, *eager, seconds=seconds)
+        x = last.executable
+        packed = sum(e.data.executable.packed_bytes for e in self.entries)
+        return Stats(*common, x.kernels, x.library_calls, x.opaque_calls, *eager, x.arena_bytes, packed, seconds)
+
+    def text(self, level: str = "graph") -> str:
+        """The last compiled program: "graph", "tile", "llvm" or "asm". Raises ValueError for another level."""
+        if not self.entries:
+            raise ValueError("nothing is compiled yet: call it first")
+        entry = self.last if self.last is not None else self.entries[0]
+        return entry.data.executable.text(level)
+
+    def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        signature = _signature(args, kwargs, self.fn)
+        if signature in self._refused or len(self.entries) >= config.current().recompile_limit:
+            return self._eager(args, kwargs)
+        with self._lock:
+            for entry in self.entries:  # another thread may have compiled it meanwhile
+                if entry.check(*args, **kwargs) is None:
+                    self.last = entry
+                    return entry.run(*args, **kwargs)
+            try:
+                entry = self._compile(args, kwargs)
+            except errors.TilewrightError as e:
+                if self.fullgraph:
+                    raise
+                self._refused[signature] = str(e)
+                log.warn_once((id(self), type(e), str(e)), f"{_name(self.fn)} runs in eager: {e}")
+                return self._eager(args, kwargs)
+            self.entries = (entry, *self.entries)
+            if len(self.entries) >= config.current().recompile_limit:
+                log.warn_once((id(self), "limit"), f"{_name(self.fn)} was compiled {len(self.entries)} times; further variants run in eager")
+        self.last = entry
+        return entry.run(*args, **kwargs)
+
+    def _eager(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._counts.eager_calls += 1
+        self.last = None
+        return self.fn(*args, **kwargs)
+
+    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> native.Entry:
+        _explain_recompile(self, args, kwargs)
+        clock = log.Stages(self._counts.seconds)
+        with clock("record"):
+            module = self.fn if isinstance(self.fn, nn.Module) else None
+            recorded = record(self.fn, args, kwargs, module=module)
+        executable = self._build(recorded, self.options)
+        for stage, s in executable.seconds.items():
+            self._counts.seconds[stage] = self._counts.seconds.get(stage, 0.0) + s
+        with clock("guards"):
+            table = guards.guard_table(self.fn, recorded, args, kwargs)
+            runner = self._with_gradients(recorded, executable, args, kwargs) if any(recorded.requires_grad) else None
+            return executable.entry(table, recorded.rebuild, runner, Held(executable, table))
+
+    def _with_gradients(self, recorded: Recorded, executable: Executable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
+        """A runner whose outputs carry gradients, found by re-running `fn` eagerly in backward."""
+        graph = recorded.graph
+        if graph.effects or any(o.alias for o in graph.outputs):
+            raise errors.RecordError("an output is a view of, or the call writes into, an input while gradients are recorded", "")
+        fill, fn = recorded.fill_arguments(args, kwargs), self.fn
+
+        def eager(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+            new_args, new_kwargs = fill({s: t for s, t in zip(recorded.inputs, tensors, strict=True) if isinstance(s, ArgSource)})
+            return recorded.flatten_result(fn(*new_args, **new_kwargs))
+
+        rerun = eager_backward.Rerun(executable.forward, eager, recorded.requires_grad, self._count_backward)
+        return lambda inputs, folded: eager_backward.run(rerun, inputs)
+
+    def _count_backward(self) -> None:
+        self._counts.eager_backwards += 1
+
+
+class _CompiledModule:
+    """Mixed into a module's own class: the compiled module is the module, sharing its `__dict__`; only calls differ."""
+
+    __slots__ = ("_tilewright",)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._tilewright(*args, **kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        compiled = self._tilewright
+        rebuild = compiled.__reduce__()
+        return rebuild
+
+    @property
+    def stats(self) -> Stats:
+        return self._tilewright.stats
+
+    def text(self, level: str = "graph") -> str:
+        """The last compiled program: "graph", "tile", "llvm" or "asm"."""
+        return self._tilewright.text(level)
+
+
+@functools.cache
+def _compiled_class(cls: type) -> type:
+    return type(cls.__name__, (_CompiledModule, cls), {"__slots__": (), "__module__": cls.__module__, "__qualname__": cls.__qualname__})
+
+
+def compiled_module(module: nn.Module, function: CompiledFunction) -> nn.Module:
+    """A module of the same type, state and attributes whose calls go to `function`."""
+    new = object.__new__(_compiled_class(type(module)))
+    object.__setattr__(new, "__dict__", module.__dict__)
+    _CompiledModule._tilewright.__set__(new, function)  # type: ignore[attr-defined]
+    return new
+
+
+def _name(fn: Any) -> str:
+    return type(fn).__name__ if isinstance(fn, nn.Module) else getattr(fn, "__qualname__", repr(fn))
+
+
+def _signature(args: tuple[Any, ...], kwargs: dict[str, Any], fn: Any) -> Any:
+    """What a refusal is remembered by: types and metadata of the arguments, and the modes."""
+
+    def one(v: Any) -> Any:
+        if isinstance(v, torch.Tensor):
+            return type(v), v.dtype, tuple(v.shape), v.layout, v.device, v.requires_grad
+        if isinstance(v, (list, tuple)):
+            return type(v), tuple(map(one, v))
+        if isinstance(v, dict):
+            return type(v), tuple((k, one(x)) for k, x in v.items())
+        return type(v), v if isinstance(v, guards.PLAIN) else id(v)
+
+    return one(args), one(kwargs), torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), getattr(fn, "training", None)
+
+
+def _explain_recompile(compiled: CompiledFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    for entry in compiled.entries:
+        failed = entry.check(*args, **kwargs)
+        if failed is not None:
+            log.guards.debug("%s: %s", _name(compiled.fn), entry.data.table.explain(failed))
