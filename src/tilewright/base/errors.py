@@ -183,4 +183,4 @@ class CompileError(TilewrightError, RuntimeError):
 
 
 class StepLimit(TilewrightError, RuntimeError):
-    template = "rewriting does not end: {reason}; the rule {rule!r} was applied {count} times"
+    template = "rewriting by the rule {rule!r} does not end: {reason} (applied {count} times)"
