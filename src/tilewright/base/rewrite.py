@@ -116,7 +116,7 @@ class Table(Generic[N]):
 
     def __init__(self, rules: Iterable[Rule[N]]) -> None:
         self.rules = tuple(rules)
-        self._by_op: dict[Hashable, tuple[Rule[N], ...]] = {}
+        self._by_ops: dict[tuple[Hashable, tuple[Hashable, ...]], tuple[Rule[N], ...]] = {}
         repeated = [name for name, n in Counter(r.name for r in self.rules).items() if n > 1]
         if repeated:
             raise ValueError(f"two rules are named {repeated[0]!r}")
@@ -124,12 +124,27 @@ class Table(Generic[N]):
     def __add__(self, other: Table[N]) -> Table[N]:
         return Table((*self.rules, *other.rules))
 
-    def rules_for(self, op: Hashable) -> tuple[Rule[N], ...]:
-        found = self._by_op.get(op)
+    def rules_for(self, op: Hashable, operands: tuple[Hashable, ...]) -> tuple[Rule[N], ...]:
+        """The rules that may match a node with this operator over operands with those: few, so most nodes cost one look-up."""
+        key = (op, operands)
+        found = self._by_ops.get(key)
         if found is None:
-            found = tuple(r for r in self.rules if isinstance(r.pattern, V) or op in r.pattern.ops)
-            self._by_op[op] = found
+            found = tuple(r for r in self.rules if _may_match(r.pattern, op, operands))
+            self._by_ops[key] = found
         return found
+
+
+def _may_match(pattern: Pattern, op: Hashable, operands: tuple[Hashable, ...]) -> bool:
+    """Whether operators and number of operands admit a match; an operand's place is not looked at."""
+    if isinstance(pattern, V):
+        return True
+    if op not in pattern.ops:
+        return False
+    if pattern.args is None:
+        return True
+    if len(operands) < len(pattern.args) or (len(operands) > len(pattern.args) and not pattern.rest):
+        return False
+    return all(isinstance(a, V) or any(o in a.ops for o in operands) for a in pattern.args)
 
 
 def capture_names(pattern: Pattern) -> set[str]:
@@ -239,7 +254,8 @@ class Rewriter(Generic[N]):
             rebuilt = self.language.rebuild(node, new)
             if rebuilt is not node:
                 return rebuilt
-        for rule in self.table.rules_for(self.language.op(node)):
+        op = self.language.op
+        for rule in self.table.rules_for(op(node), tuple(map(op, new))):
             result = rule.apply(node, self.language)
             if result is not None:
                 self._count(rule, node, result)
