@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...base.dims import Size
+from ...base.dims import Size, maximum
 from ...base.dtypes import DType
 from ..ir import Attrs, Family, Node, Op, TensorType, Type
 from .pointwise import ADD, CAST, DIV, EXP, FULL, LOG, MUL, RSQRT, SUB
@@ -34,11 +34,12 @@ def _constant(value: Size | float, like: Node) -> Node:
     return FULL(value=value, dtype=like.dtype)
 
 
-def _average(x: Node, dims: tuple[int, ...], count: Size | float | None = None) -> Node:
-    """sum / count over dims, kept; `count` is the number of elements unless given."""
-    if count is None:
-        count = math.prod(x.shape[d] for d in dims)
-    return DIV(SUM(x, dims=dims, keepdim=True), _constant(count, x))
+def _average(x: Node, dims: tuple[int, ...], keepdim: bool = True) -> Node:
+    return DIV(SUM(x, dims=dims, keepdim=keepdim), _constant(_count(x, dims), x))
+
+
+def _count(x: Node, dims: tuple[int, ...]) -> Size:
+    return math.prod(x.shape[d] for d in dims)
 
 
 # --- mean and variance ------------------------------------------------------------------------------------------------
@@ -55,10 +56,7 @@ def _mean(attrs: ReduceAttrs, x: torch.Tensor) -> torch.Tensor:
 
 
 def _expand_mean(attrs: ReduceAttrs, x: Node) -> Node:
-    wide = widened(x)
-    count = math.prod(x.shape[d] for d in attrs.dims)
-    total = SUM(wide, dims=attrs.dims, keepdim=attrs.keepdim)
-    return narrowed(DIV(total, _constant(count, wide)), x.dtype)
+    return narrowed(_average(widened(x), attrs.dims, attrs.keepdim), x.dtype)
 
 
 MEAN = Op("mean", Family.COMPOSITE, _infer_mean, _mean, ReduceAttrs, expand=_expand_mean, arity=1, dtypes=FLOATS)
@@ -88,8 +86,15 @@ def _expand_var(attrs: VarAttrs, x: Node) -> Node:
     wide = widened(x)
     centred = SUB(wide, _average(wide, attrs.dims))
     squares = SUM(MUL(centred, centred), dims=attrs.dims, keepdim=attrs.keepdim)
-    count = math.prod(x.shape[d] for d in attrs.dims)
-    return narrowed(DIV(squares, _constant(max(0, count - attrs.correction), wide)), x.dtype)
+    return narrowed(DIV(squares, _constant(_freedom(_count(x, attrs.dims), attrs.correction), wide)), x.dtype)
+
+
+def _freedom(count: Size, correction: float | int) -> Size | float:
+    """max(0, count - correction)"""
+    if isinstance(count, int):
+        return max(0, count - correction)
+    require(int(correction) == correction, f"a correction of {correction} with a symbolic count")
+    return maximum(0, count - int(correction))
 
 
 VAR = Op("var", Family.COMPOSITE, _infer_var, _var, VarAttrs, expand=_expand_var, arity=1, dtypes=FLOATS)

@@ -30,10 +30,14 @@ MATMUL = Op("matmul", Family.CONTRACT, _infer_matmul, lambda attrs, a, b: torch.
 
 @dataclass(frozen=True, eq=False)
 class AttentionAttrs(NumberAttrs):
-    """`scale` multiplies q k^T; `causal` lets query i attend to keys 0..i (aligned at the top left), and excludes a mask."""
+    """`scale` multiplies q k^T; `causal` lets query i attend to keys 0..i (aligned at the top left), and excludes a mask.
+
+    A query whose scores are all -inf gives zeros where `safe`, as eager's operator does, else NaN, as a plain softmax does.
+    """
 
     scale: float
     causal: bool = False
+    safe: bool = True
 
 
 def _infer_attention(attrs: AttentionAttrs, q: Type, k: Type, v: Type, *mask: Type) -> TensorType:
@@ -55,26 +59,41 @@ def _infer_attention(attrs: AttentionAttrs, q: Type, k: Type, v: Type, *mask: Ty
 
 
 def _attention(attrs: AttentionAttrs, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *mask: torch.Tensor) -> torch.Tensor:
+    if not attrs.safe:
+        return _plain_attention(attrs, q, k, v, *mask)
     return torch.nn.functional.scaled_dot_product_attention(
         q, k, v, mask[0] if mask else None, is_causal=attrs.causal, scale=attrs.scale, enable_gqa=q.shape[-3] != k.shape[-3]
     )
 
 
+def _plain_attention(
+    attrs: AttentionAttrs, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *mask: torch.Tensor
+) -> torch.Tensor:
+    wide = torch.float32 if q.dtype in (torch.float16, torch.bfloat16) else q.dtype
+    k, v = (x.repeat_interleave(q.shape[-3] // max(1, x.shape[-3]), -3).to(wide) for x in (k, v))
+    scores = q.to(wide) @ k.mT * attrs.scale
+    if attrs.causal:
+        mask = (torch.ones(scores.shape[-2:], dtype=torch.bool).tril(),)
+    if mask:
+        bias = mask[0]
+        scores = scores.masked_fill(bias.logical_not(), -math.inf) if bias.dtype is torch.bool else scores + bias.to(wide)
+    return (torch.softmax(scores, -1) @ v).to(q.dtype)
+
+
 def _expand_attention(attrs: AttentionAttrs, q: Node, k: Node, v: Node, *mask: Node) -> Node:
-    """Scores, mask, softmax, product, all in the compute type. A query that may attend to nothing gives zeros, as eager."""
+    """Scores, mask, softmax, product, all in the compute type."""
     dtype, wide = q.dtype, q.dtype.compute
     q, k, v = composite.widened(q), _grouped(composite.widened(k), q), _grouped(composite.widened(v), q)
     rank = len(q.shape)
     transposed = view.PERMUTE(k, dims=tuple(range(rank - 2)) + (rank - 1, rank - 2))
     scores = pointwise.MUL(MATMUL(q, transposed), pointwise.FULL(value=attrs.scale, dtype=wide))
-    if attrs.causal:
-        mask = (_causal(scores),)
-    if mask and mask[0].dtype is dtypes.b1:
-        scores = pointwise.WHERE(mask[0], scores, pointwise.FULL(value=-math.inf, dtype=wide))
+    allowed = _causal(scores) if attrs.causal else mask[0] if mask else None
+    if allowed is not None and allowed.dtype is dtypes.b1:
+        scores = pointwise.WHERE(allowed, scores, pointwise.FULL(value=-math.inf, dtype=wide))
     elif mask:
         scores = pointwise.ADD(scores, composite.widened(mask[0]))
     weights = composite.SOFTMAX(scores, dim=rank - 1)
-    if mask and scores.shape[-1] != 0:
+    if attrs.safe and mask and scores.shape[-1] != 0:
         weights = _without_masked_rows(scores, weights)
     return composite.narrowed(MATMUL(weights, v), dtype)
 
@@ -102,6 +121,8 @@ def _grouped(x: Node, q: Node) -> Node:
     return view.RESHAPE(many, shape=batch + (heads,) + tail)
 
 
-ATTENTION = Op("attention", Family.CONTRACT, _infer_attention, _attention, AttentionAttrs, expand=_expand_attention, dtypes=FLOATS)
+ATTENTION = Op(
+    "attention", Family.CONTRACT, _infer_attention, _attention, AttentionAttrs, expand=_expand_attention, dtypes=FLOATS
+)
 
 ROWS = (MATMUL, ATTENTION)

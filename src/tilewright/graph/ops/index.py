@@ -99,8 +99,9 @@ def _infer_gather(attrs: DimAttrs, x: Type, index: Type) -> TensorType:
 
 
 GATHER = Op(
-    "gather", Family.INDEX, _infer_gather, lambda a, x, index: torch.gather(x, a.dim, index.long()), DimAttrs, arity=2, dtypes=STORED
-)
+    "gather", Family.INDEX, _infer_gather, lambda a, x, index: torch.gather(x, a.dim, index.long()),
+    DimAttrs, arity=2, dtypes=STORED,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -151,8 +152,9 @@ def _as_strided_scatter(attrs: AsStridedScatterAttrs, x: torch.Tensor, src: torc
 
 
 AS_STRIDED_SCATTER = Op(
-    "as_strided_scatter", Family.INDEX, _infer_as_strided_scatter, _as_strided_scatter, AsStridedScatterAttrs, arity=2, dtypes=STORED
-)
+    "as_strided_scatter", Family.INDEX, _infer_as_strided_scatter, _as_strided_scatter,
+    AsStridedScatterAttrs, arity=2, dtypes=STORED,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

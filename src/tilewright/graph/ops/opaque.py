@@ -6,7 +6,7 @@ Must not know where the tensors live. An effectful call (a random draw, a callba
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -19,6 +19,8 @@ from .rules import NumberAttrs, require, tensor
 # None | bool | int | float | complex | str | Dim | torch.dtype | torch.device | torch.layout | torch.memory_format
 # | TensorArg | a tuple of these, for the operator's lists
 Spec: TypeAlias = Any
+Args: TypeAlias = tuple[Spec, ...]
+Kwargs: TypeAlias = tuple[tuple[str, Spec], ...]
 
 PURE = -1  # the `seq` of a call that may be merged with an equal one
 
@@ -37,8 +39,8 @@ class CallAttrs(NumberAttrs):
     """`overload` as in "aten.foo.default"; `kwargs` in the order of names; `type` is what the call gives."""
 
     overload: str
-    args: tuple[Spec, ...]
-    kwargs: tuple[tuple[str, Spec], ...]
+    args: Args
+    kwargs: Kwargs
     type: Type
     seq: int = PURE
 
@@ -48,7 +50,7 @@ class GetitemAttrs(Attrs):
     index: int
 
 
-def spec_of(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[tuple[Spec, ...], tuple[tuple[str, Spec], ...]], list[Any]]:
+def spec_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Args, Kwargs], list[Any]]:
     """((args, kwargs) as specs, the tensors in order of first appearance), the same tensor once.
 
     Anything that is neither an atom of a spec nor a list, tuple or dict is taken for a tensor, so nodes may stand for them.
@@ -74,7 +76,7 @@ def spec_of(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[tuple[Sp
     return spec, tensors
 
 
-def fill(args: tuple[Spec, ...], kwargs: tuple[tuple[str, Spec], ...], tensors: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+def fill(args: Args, kwargs: Kwargs, tensors: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
     """The arguments again, `tensors[i]` in the place of `TensorArg(i)`; sequences are lists."""
 
     def walk(spec: Spec) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ...base import dtypes, scalar
+from ...base.dims import Dim, to_expr
 from ...base.dtypes import DType
 from ...base.scalar import Expr, cast, const, maximum, minimum, select, unary
 from ..ir import Attrs, Family, Op, Shape, TensorType, Type
@@ -49,7 +50,7 @@ def _plain(function: Callable[..., torch.Tensor]) -> Eager:
     return lambda attrs, *tensors: function(*tensors)
 
 
-def _unary(name: str, function: Callable[..., torch.Tensor], admitted: tuple[DType, ...] = FLOATS, body: Callable[[Expr], Expr] | None = None) -> Op:
+def _unary(name: str, function: Eager, admitted: tuple[DType, ...] = FLOATS, body: Callable[[Expr], Expr] | None = None) -> Op:
     of = body or (lambda x: unary(name, x))
     return _row(name, 1, admitted, _plain(function), lambda attrs, x: of(x))
 
@@ -249,6 +250,10 @@ class LeakyReluAttrs(NumberAttrs):
     slope: float = 0.01
 
 
+def _leaky_relu(attrs: LeakyReluAttrs, x: Expr) -> Expr:
+    return select(x > 0, x, x * attrs.slope)
+
+
 @dataclass(frozen=True, eq=False)
 class EluAttrs(NumberAttrs):
     alpha: float = 1.0
@@ -305,15 +310,13 @@ def _cast(attrs: CastAttrs, x: Expr) -> Expr:
 
 
 SOFTPLUS = _row("softplus", 1, FLOATS, lambda a, x: functional.softplus(x, a.beta, a.threshold), _softplus, SoftplusAttrs)
-LEAKY_RELU = _row(
-    "leaky_relu", 1, FLOATS, lambda a, x: functional.leaky_relu(x, a.slope), lambda a, x: select(x > 0, x, x * a.slope), LeakyReluAttrs
-)
+LEAKY_RELU = _row("leaky_relu", 1, FLOATS, lambda a, x: functional.leaky_relu(x, a.slope), _leaky_relu, LeakyReluAttrs)
 ELU = _row("elu", 1, FLOATS, lambda a, x: torch.ops.aten.elu(x, a.alpha, a.scale, a.input_scale), _elu, EluAttrs)
-HARDTANH = _row("hardtanh", 1, FLOATS, lambda a, x: functional.hardtanh(x, a.lo, a.hi), _clamp, HardtanhAttrs, check=_check_hardtanh)
-CLAMP = _row("clamp", 1, NUMBERS, lambda a, x: torch.clamp(x, a.lo, a.hi), _clamp, ClampAttrs, check=_check_clamp)
-CAST = Op(
-    "cast", Family.POINTWISE, _infer_cast, lambda a, x: x.to(to_torch(a.dtype)), CastAttrs, _cast, arity=1, dtypes=STORED
+HARDTANH = _row(
+    "hardtanh", 1, FLOATS, lambda a, x: functional.hardtanh(x, a.lo, a.hi), _clamp, HardtanhAttrs, check=_check_hardtanh
 )
+CLAMP = _row("clamp", 1, NUMBERS, lambda a, x: torch.clamp(x, a.lo, a.hi), _clamp, ClampAttrs, check=_check_clamp)
+CAST = Op("cast", Family.POINTWISE, _infer_cast, lambda a, x: x.to(to_torch(a.dtype)), CastAttrs, _cast, arity=1, dtypes=STORED)
 
 # --- ternary and nullary ----------------------------------------------------------------------------------------------
 
@@ -332,15 +335,16 @@ WHERE = Op(
 
 @dataclass(frozen=True, eq=False)
 class FullAttrs(NumberAttrs):
-    """`value` is kept as the dtype's Python kind, so equal fills are equal attributes."""
+    """`value`, a number or a size, is kept as the dtype's Python kind, so equal fills are equal attributes."""
 
-    value: float | int | bool
+    value: float | int | bool | Dim
     dtype: DType
     shape: Shape = ()
 
     def __post_init__(self) -> None:
-        if self.dtype.kind != "complex" and in_range(self.value, self.dtype):
-            object.__setattr__(self, "value", const(self.value, self.dtype).value)
+        value = self.value
+        if not isinstance(value, Dim) and self.dtype.kind != "complex" and in_range(value, self.dtype):
+            object.__setattr__(self, "value", const(value, self.dtype).value)
 
 
 def _infer_full(attrs: FullAttrs) -> TensorType:
@@ -351,6 +355,8 @@ def _infer_full(attrs: FullAttrs) -> TensorType:
 
 def _full(attrs: FullAttrs) -> Expr:
     """The value as the dtype stores it: rounded to a narrow float type."""
+    if isinstance(attrs.value, Dim):
+        return cast(to_expr(attrs.value), attrs.dtype.compute)
     stored = torch.tensor(attrs.value, dtype=to_torch(attrs.dtype)).item()
     return const(stored, attrs.dtype.compute)
 

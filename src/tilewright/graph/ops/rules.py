@@ -6,12 +6,13 @@ Must not know torch or any particular operator.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ...base import dtypes
-from ...base.dims import Size
+from ...base.dims import Dim, Size
 from ...base.dtypes import DType
 from ..ir import Attrs, Shape, TensorType, Type
 
@@ -39,8 +40,14 @@ class NumberAttrs(Attrs):
         return hash(_key(self))
 
 
+def field_names(attrs: Attrs | type[Attrs]) -> tuple[str, ...]:
+    """The names of an attribute class's fields, in order."""
+    names: tuple[str, ...] = attrs.__match_args__
+    return names
+
+
 def _key(attrs: Attrs) -> tuple[Any, ...]:
-    return tuple(exact(getattr(attrs, name)) for name in attrs.__match_args__)  # type: ignore[attr-defined]
+    return tuple(exact(getattr(attrs, name)) for name in field_names(attrs))
 
 
 def exact(value: Any) -> Any:
@@ -116,14 +123,22 @@ def check_dims(dims: tuple[int, ...], rank: int) -> tuple[int, ...]:
     return dims
 
 
-def in_range(value: float, dtype: DType) -> bool:
-    """Whether a Python number is a value of the dtype; every number is one of a float type."""
+def known(*sizes: Size) -> tuple[int, ...] | None:
+    """The sizes, where none is symbolic: what can be checked now."""
+    numbers = tuple([s for s in sizes if isinstance(s, int)])
+    return numbers if len(numbers) == len(sizes) else None
+
+
+def in_range(value: float | Size, dtype: DType) -> bool:
+    """Whether a Python number is a value of the dtype; every number is one of a float type, and a symbolic size of i64."""
     if dtype.is_float:
         return True
+    if isinstance(value, Dim):
+        return dtype is dtypes.i64
     if dtype.kind == "bool":
         return value in (0, 1)
     low, high = (0, 2**dtype.bits - 1) if dtype.kind == "uint" else (-(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1)
-    return value == value and low <= value <= high and int(value) == value
+    return not math.isnan(value) and low <= value <= high and int(value) == value
 
 
 def reduced(shape: Shape, dims: tuple[int, ...], keepdim: bool) -> Shape:

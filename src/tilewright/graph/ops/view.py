@@ -13,7 +13,7 @@ import torch
 
 from ...base.dims import Size
 from ..ir import Attrs, Family, Op, Shape, TensorType, Type
-from .rules import STORED, admit, check_dim, check_dims, require
+from .rules import STORED, admit, check_dim, check_dims, known, require
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,10 @@ def slice_size(start: Size, stop: Size, step: Size) -> Size:
 
 def check_slice(shape: Shape, dim: int, start: Size, stop: Size, step: Size) -> Size:
     """The slice's size; raises ValueError where it is not within the dim."""
-    size = shape[check_dim(dim, len(shape))]
-    bounds = (start, stop, step, size)
-    if all(isinstance(v, int) for v in bounds):
-        require(0 <= start <= stop <= size and step >= 1, f"slice {start}:{stop}:{step} is not within size {size}")
+    numbers = known(start, stop, shape[check_dim(dim, len(shape))], step)
+    if numbers is not None:
+        lo, hi, size, by = numbers
+        require(0 <= lo <= hi <= size and by >= 1, f"slice {lo}:{hi}:{by} is not within size {size}")
     return slice_size(start, stop, step)
 
 
@@ -109,11 +109,14 @@ def _infer_flip(attrs: FlipAttrs, x: Type) -> TensorType:
 def check_strided(numel: Size, shape: Shape, strides: Shape, offset: Size) -> None:
     """Raises ValueError for strides that leave `numel` elements of memory; symbolic sizes pass."""
     require(len(strides) == len(shape), f"{len(strides)} strides for {len(shape)} dims")
-    if not all(isinstance(v, int) for v in (numel, offset, *shape, *strides)) or 0 in shape:
+    numbers = known(numel, offset, *strides, *shape)
+    if numbers is None or 0 in shape:
         return
-    require(offset >= 0 and all(s >= 0 for s in strides), "negative stride or offset")
-    last = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-    require(last < numel, f"element {last} is outside the operand's {numel}")
+    count, first, *rest = numbers
+    steps, sizes = rest[: len(strides)], rest[len(strides) :]
+    require(first >= 0 and all(s >= 0 for s in steps), "negative stride or offset")
+    last = first + sum((n - 1) * s for n, s in zip(sizes, steps, strict=True))
+    require(last < count, f"element {last} is outside the operand's {count}")
 
 
 def _infer_as_strided(attrs: AsStridedAttrs, x: Type) -> TensorType:
@@ -126,6 +129,11 @@ def _slice(attrs: SliceAttrs, x: torch.Tensor) -> torch.Tensor:
     return torch.ops.aten.slice(x, attrs.dim, attrs.start, attrs.stop, attrs.step)
 
 
+def _as_strided(attrs: AsStridedAttrs, x: torch.Tensor) -> torch.Tensor:
+    memory = x.contiguous()
+    return memory.as_strided(attrs.shape, attrs.strides, memory.storage_offset() + attrs.offset)
+
+
 RESHAPE = Op("reshape", Family.VIEW, _infer_reshape, lambda a, x: x.reshape(a.shape), ReshapeAttrs, arity=1, dtypes=STORED)
 PERMUTE = Op("permute", Family.VIEW, _infer_permute, lambda a, x: x.permute(a.dims), PermuteAttrs, arity=1, dtypes=STORED)
 EXPAND = Op("expand", Family.VIEW, _infer_expand, lambda a, x: x.expand(a.shape), ExpandAttrs, arity=1, dtypes=STORED)
@@ -133,8 +141,7 @@ SLICE = Op("slice", Family.VIEW, _infer_slice, _slice, SliceAttrs, arity=1, dtyp
 FLIP = Op("flip", Family.VIEW, _infer_flip, lambda a, x: x.flip(a.dims), FlipAttrs, arity=1, dtypes=STORED)
 AS_STRIDED = Op(
     "as_strided", Family.VIEW, _infer_as_strided,
-    lambda a, x: x.contiguous().reshape(-1).as_strided(a.shape, a.strides, a.offset + x.contiguous().storage_offset()),
-    AsStridedAttrs, arity=1, dtypes=STORED,
+    _as_strided, AsStridedAttrs, arity=1, dtypes=STORED,
 )  # fmt: skip
 
 ROWS = (RESHAPE, PERMUTE, EXPAND, SLICE, FLIP, AS_STRIDED)
