@@ -14,13 +14,14 @@ import threading
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import nn
 
 from .. import native
 from ..base import config, errors, log
+from ..graph.ir import Graph
 from ..graph.record import ArgSource, Recorded, record
 from . import eager_backward, guards
 
@@ -42,7 +43,10 @@ class Executable(Protocol):
     opaque_calls: int
     arena_bytes: int
     packed_bytes: int
-    seconds: dict[str, float]
+
+
+Build: TypeAlias = Callable[[Graph, config.Options, log.Stages], Executable]
+"""Compiles a graph, timing its stages. Raises TilewrightError where it cannot."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ class CompiledFunction(native.Dispatcher):
     `stats` counts, `text(level)` shows the program of the last entry.
     """
 
-    def __init__(self, fn: Callable[..., Any], build: Callable[[Recorded, config.Options], Executable], options: config.Options, fullgraph: bool) -> None:
+    def __init__(self, fn: Callable[..., Any], build: Build, options: config.Options, fullgraph: bool) -> None:
         self.fn = fn
         self.options = options
         self.fullgraph = fullgraph
@@ -104,9 +108,7 @@ class CompiledFunction(native.Dispatcher):
         return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> Any:
-        from ..driver import compile
-
-        return functools.partial(compile, fullgraph=self.fullgraph, options=self.options.changed()), (self.fn,)
+        return type(self), (self.fn, self._build, self.options, self.fullgraph)
 
     @property
     def stats(self) -> Stats:
@@ -129,7 +131,7 @@ class CompiledFunction(native.Dispatcher):
 
     def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         signature = _signature(args, kwargs, self.fn)
-        if signature in self._refused or len(self.entries) >= config.current().recompile_limit:
+        if signature in self._refused or len(self.entries) >= self.options.recompile_limit:
             return self._eager(args, kwargs)
         with self._lock:
             for entry in self.entries:  # another thread may have compiled it meanwhile
@@ -145,7 +147,7 @@ class CompiledFunction(native.Dispatcher):
                 log.warn_once((id(self), type(e), str(e)), f"{_name(self.fn)} runs in eager: {e}")
                 return self._eager(args, kwargs)
             self.entries = (entry, *self.entries)
-            if len(self.entries) >= config.current().recompile_limit:
+            if len(self.entries) >= self.options.recompile_limit:
                 log.warn_once((id(self), "limit"), f"{_name(self.fn)} was compiled {len(self.entries)} times; further variants run in eager")
         self.last = entry
         return entry.run(*args, **kwargs)
@@ -157,17 +159,18 @@ class CompiledFunction(native.Dispatcher):
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> native.Entry:
         _explain_recompile(self, args, kwargs)
-        clock = log.Stages(self._counts.seconds)
-        with clock("record"):
+        stages = log.Stages()
+        with stages.stage("record"):
             module = self.fn if isinstance(self.fn, nn.Module) else None
             recorded = record(self.fn, args, kwargs, module=module)
-        executable = self._build(recorded, self.options)
-        for stage, s in executable.seconds.items():
-            self._counts.seconds[stage] = self._counts.seconds.get(stage, 0.0) + s
-        with clock("guards"):
+        executable = self._build(recorded.graph, self.options, stages)
+        with stages.stage("guards"):
             table = guards.guard_table(self.fn, recorded, args, kwargs)
             runner = self._with_gradients(recorded, executable, args, kwargs) if any(recorded.requires_grad) else None
-            return executable.entry(table, recorded.rebuild, runner, Held(executable, table))
+            entry = executable.entry(table, recorded.rebuild, runner, Held(executable, table))
+        for stage, seconds in stages.seconds.items():
+            self._counts.seconds[stage] = self._counts.seconds.get(stage, 0.0) + seconds
+        return entry
 
     def _with_gradients(self, recorded: Recorded, executable: Executable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
         """A runner whose outputs carry gradients, found by re-running `fn` eagerly in backward."""
@@ -196,9 +199,8 @@ class _CompiledModule:
         return self._tilewright(*args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        compiled = self._tilewright
-        rebuild = compiled.__reduce__()
-        return rebuild
+        f = self._tilewright
+        return _recompiled, (f.fn, f._build, f.options, f.fullgraph)
 
     @property
     def stats(self) -> Stats:
@@ -220,6 +222,10 @@ def compiled_module(module: nn.Module, function: CompiledFunction) -> nn.Module:
     object.__setattr__(new, "__dict__", module.__dict__)
     _CompiledModule._tilewright.__set__(new, function)  # type: ignore[attr-defined]
     return new
+
+
+def _recompiled(module: nn.Module, build: Any, options: config.Options, fullgraph: bool) -> nn.Module:
+    return compiled_module(module, CompiledFunction(module, build, options, fullgraph))
 
 
 def _name(fn: Any) -> str:
@@ -245,4 +251,4 @@ def _explain_recompile(compiled: CompiledFunction, args: tuple[Any, ...], kwargs
     for entry in compiled.entries:
         failed = entry.check(*args, **kwargs)
         if failed is not None:
-            log.guards.debug("%s: %s", _name(compiled.fn), entry.data.table.explain(failed))
+            log.guards.write(f"{_name(compiled.fn)} is compiled anew: {entry.data.table.explain(failed)}")

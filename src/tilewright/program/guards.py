@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from ..graph.record import ArgSource, ParameterSource, Recorded
+from .torch_link import dlpack_device, dlpack_dtype
 
 PLAIN = (int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -67,7 +68,7 @@ class _Builder:
         self.reasons.append(reason)
 
     def tensor(self, slot: int, t: torch.Tensor, index: int, what: str) -> None:
-        meta = (type(t), index, *dlpack_dtype(t.dtype), *_dlpack_device(t.device), t.requires_grad if self.check_grad else None)
+        meta = (type(t), index, *dlpack_dtype(t.dtype), *dlpack_device(t.device), t.requires_grad if self.check_grad else None)
         self.test(("tensor", slot, (*meta, tuple(t.shape), t.stride())), f"{what}: its type, dtype, shape, strides or device changed")
 
     def value(self, slot: int, value: Any, what: str) -> None:
@@ -193,19 +194,3 @@ def _modes() -> list[tuple[Callable[..., Any], Any, Any]]:
     if torch.is_autocast_enabled("cpu"):
         queries.append((torch.get_autocast_dtype, "cpu"))
     return [(q, a, q() if a is None else q(a)) for q, a in queries]
-
-
-_CODES = {
-    torch.float16: (2, 16), torch.float32: (2, 32), torch.float64: (2, 64), torch.bfloat16: (4, 16), torch.int8: (0, 8),
-    torch.int16: (0, 16), torch.int32: (0, 32), torch.int64: (0, 64), torch.uint8: (1, 8), torch.uint16: (1, 16),
-    torch.uint32: (1, 32), torch.uint64: (1, 64), torch.bool: (6, 8), torch.complex64: (5, 64), torch.complex128: (5, 128),
-}  # fmt: skip
-
-
-def dlpack_dtype(dtype: torch.dtype) -> tuple[int, int]:
-    """DLPack's (type code, bits) of a torch dtype. Raises KeyError for one that DLPack cannot describe."""
-    return _CODES[dtype]
-
-
-def _dlpack_device(device: torch.device) -> tuple[int, int]:
-    return {"cpu": 1, "cuda": 2}[device.type], device.index or 0
