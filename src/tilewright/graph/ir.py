@@ -15,6 +15,7 @@ from __future__ import annotations
 import enum
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -152,6 +153,14 @@ def make(op: Op, args: tuple[Node, ...], attrs: Attrs) -> Node:
         raise ValueError(f"{op.name}({', '.join(repr(a.type) for a in args)}): {e}") from None
 
 
+def over(node: Node, args: tuple[Node, ...]) -> Node:
+    """The same operator over other operands. The type is inferred anew only where the operands' types are others."""
+    if all(map(operator.is_, args, node.args)):
+        return node
+    same = all(a.type == b.type for a, b in zip(args, node.args, strict=True))
+    return Node(node.op, args, node.attrs, node.type) if same else make(node.op, args, node.attrs)
+
+
 class InputKind(enum.Enum):
     USER = "user"  # an argument of the call: differs every time
     PARAMETER = "parameter"  # a module's parameter or buffer: looked up at each call, rarely changes; may be folded and packed
@@ -219,7 +228,8 @@ class Graph:
     def with_roots(self, new: Callable[[Node], Node]) -> Graph:
         """The same graph computing `new(root)` in place of each root (outputs, then effects)."""
         outputs = tuple(Output(new(o.node), o.strides, o.alias) for o in self.outputs)
-        return Graph(self.inputs, outputs, self.strides, tuple(Effect(e.index, new(e.node)) for e in self.effects), self.constraints)
+        effects = tuple(Effect(e.index, new(e.node)) for e in self.effects)
+        return Graph(self.inputs, outputs, self.strides, effects, self.constraints)
 
 
 def reachable(roots: Iterable[Node]) -> list[Node]:
@@ -248,7 +258,5 @@ def rewrite_nodes(graph: Graph, rule: Callable[[Node, tuple[Node, ...]], Node | 
     for n in graph.nodes():
         args = tuple(new[a] for a in n.args)
         replaced = rule(n, args)
-        if replaced is None:
-            replaced = n if all(a is b for a, b in zip(args, n.args, strict=True)) else make(n.op, args, n.attrs)
-        new[n] = replaced
+        new[n] = over(n, args) if replaced is None else replaced
     return graph.with_roots(new.__getitem__)
