@@ -206,7 +206,7 @@ class KernelBuilder:
     def continue_(self) -> None:
         self.emit(ir.Continue())
 
-    def assert_(self, cond: Expr, message: str) -> None:
+    def check(self, cond: Expr, message: str) -> None:
         self.emit(ir.Assert(cond, message))
 
     def print_(self, message: str, *args: Expr) -> None:

@@ -152,7 +152,7 @@ def _first_line(s: Stmt, n: _Names) -> str:
         case ir.Break() | ir.Continue():
             return type(s).__name__.lower()
         case ir.Let(var, value):
-            return f"let {_declared(var)} = {n.text(value)}"
+            return f"let {var.name} = {n.text(value)}"
         case ir.Alloc(buffer):
             return f"alloc {buffer.scope.value} {buffer_text(buffer)}"
         case ir.Assert(cond, message):
