@@ -1,6 +1,6 @@
 # make demo [RIVALS=1]   compile two models on the CPU and print a table (RIVALS=1: torch.compile beside it)
 # make test              lint, types, tests, and the code blocks of README and docs
-# make bench             the benchmark table, as JSON and Markdown
+# make bench [RIVALS=1]  the benchmark table, as JSON and Markdown
 # make setup             .venv with the package, in place, and what development needs; the others do it first
 #
 # PYTHON=python3.12 picks the interpreter that .venv is made with.
@@ -39,10 +39,10 @@ pytest: setup
 	$(BIN)/python -m pytest
 
 demo: setup
-	$(BIN)/python examples/demo.py $(if $(RIVALS),--rivals)
+	$(BIN)/python -m examples.demo $(if $(RIVALS),--rivals)
 
 bench: setup
-	$(BIN)/python bench/run.py
+	$(BIN)/python -m bench.models $(if $(RIVALS),--rivals)
 
 clean:
 	rm -rf build .mypy_cache .pytest_cache .ruff_cache .hypothesis src/tilewright/*.so
