@@ -15,7 +15,7 @@ from ...base.dtypes import DType
 from ...base.scalar import Expr, cast
 from ..ir import Attrs, Family, Op, Shape, TensorType, Type
 from .rules import FLOATS, INTS, STORED, NumberAttrs, admit, check_dim, in_range, one_dtype, require
-from .torch_dtypes import to_torch
+from .torch_dtypes import moved, to_torch
 from .view import check_slice, check_strided
 
 INDICES = (dtypes.i64, dtypes.i32)
@@ -98,10 +98,11 @@ def _infer_gather(attrs: DimAttrs, x: Type, index: Type) -> TensorType:
     return TensorType(t.dtype, i.shape)
 
 
-GATHER = Op(
-    "gather", Family.INDEX, _infer_gather, lambda a, x, index: torch.gather(x, a.dim, index.long()),
-    DimAttrs, arity=2, dtypes=STORED,
-)  # fmt: skip
+def _gather(attrs: DimAttrs, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return moved(lambda bits: torch.gather(bits, attrs.dim, index.long()), x)
+
+
+GATHER = Op("gather", Family.INDEX, _infer_gather, _gather, DimAttrs, arity=2, dtypes=STORED)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import torch
 from ...base.dims import Size
 from ..ir import Attrs, Family, Op, Shape, TensorType, Type
 from .rules import STORED, admit, check_dim, check_dims, known, require
+from .torch_dtypes import moved
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,10 @@ def _slice(attrs: SliceAttrs, x: torch.Tensor) -> torch.Tensor:
     return torch.ops.aten.slice(x, attrs.dim, attrs.start, attrs.stop, attrs.step)
 
 
+def _flip(attrs: FlipAttrs, x: torch.Tensor) -> torch.Tensor:
+    return moved(lambda bits: bits.flip(attrs.dims), x)
+
+
 def _as_strided(attrs: AsStridedAttrs, x: torch.Tensor) -> torch.Tensor:
     memory = x.contiguous()
     return memory.as_strided(attrs.shape, attrs.strides, memory.storage_offset() + attrs.offset)
@@ -138,7 +143,7 @@ RESHAPE = Op("reshape", Family.VIEW, _infer_reshape, lambda a, x: x.reshape(a.sh
 PERMUTE = Op("permute", Family.VIEW, _infer_permute, lambda a, x: x.permute(a.dims), PermuteAttrs, arity=1, dtypes=STORED)
 EXPAND = Op("expand", Family.VIEW, _infer_expand, lambda a, x: x.expand(a.shape), ExpandAttrs, arity=1, dtypes=STORED)
 SLICE = Op("slice", Family.VIEW, _infer_slice, _slice, SliceAttrs, arity=1, dtypes=STORED)
-FLIP = Op("flip", Family.VIEW, _infer_flip, lambda a, x: x.flip(a.dims), FlipAttrs, arity=1, dtypes=STORED)
+FLIP = Op("flip", Family.VIEW, _infer_flip, _flip, FlipAttrs, arity=1, dtypes=STORED)
 AS_STRIDED = Op(
     "as_strided", Family.VIEW, _infer_as_strided,
     _as_strided, AsStridedAttrs, arity=1, dtypes=STORED,
