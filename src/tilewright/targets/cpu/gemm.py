@@ -1,32 +1,35 @@
-"""Matrix products: loops over register tiles, and the micro-kernels they call.
+"""Matrix products: loops over register tiles, and calls of the micro-kernels that compute one tile each.
 
-In: three strided operands, sizes, and the function being written. Out: instructions in that function, and one internal
-micro-kernel a distinct tile in its module. Must not know tile programs, panels' origin, or threads.
+In: three strided operands, sizes, and the function being written. Out: instructions in that function, and an internal
+micro-kernel a distinct tile in its module. Must not know tile programs, where an operand came from, or threads.
 
-A micro-kernel keeps `rows` x `vectors` accumulators in registers over the whole k range, and at the end stores them to
-the accumulator block, or adds them to it. The register blocking is that of Goto and van de Geijn, "Anatomy of
-High-Performance Matrix Multiplication" (2008); where a tile has too few accumulators to hide the latency of a
-multiply-add, k is split over several sets of them.
+The register blocking is that of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008). Cache
+blocking is the caller's: m x k elements of a should fit half of the second-level cache.
 """
 
 from __future__ import annotations
 
-
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from ...base import dtypes
 from ...base.dtypes import DType
 from . import llvm
 from .isa import Isa
 from .micro import Micro, micro_kernel
+from .transpose import Strided, emit_transpose_copy
 
 Amount: TypeAlias = int | str
 """A size or stride: a number, or the name of an i64 in the function being written."""
 
-UNROLL = 4
-HIDDEN = 8
-"""Independent multiply-adds that must be in flight to hide their latency: two units, four cycles."""
+VECTORS = 2
+"""Vectors across a register tile."""
+
+IN_FLIGHT = 8
+"""Independent multiply-adds that hide their latency: two units, four cycles. Smaller tiles split k over several sums."""
+
+STREAM_AHEAD = 4096
+"""How many bytes ahead b is fetched where it is read only once."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,8 @@ class GemmOperand:
     """A matrix in memory: `pointer` is an SSA name, strides are in elements.
 
     For a, `row` steps m and `column` steps k; for b, `row` steps k and `column` steps n; for the accumulator, `row` steps
-    m and `column` is 1. With `pairs` (b, 16-bit floats) element (k, n) lives at `(k // 2) * row + 2 * n + k % 2`, and an
-    odd last k is padded with zero. `padded`: reading b up to the next multiple of the vector width behind n is allowed.
+    m and `column` is 1. With `pairs` (b, bf16) element (k, n) lives at `(k // 2) * row + 2 * n + k % 2`, and an odd last k
+    is padded with zero. `padded`: b may be read behind n, up to a whole vector.
     """
 
     pointer: str
@@ -52,96 +55,178 @@ def tiles(size: int, largest: int) -> list[tuple[int, int]]:
     if count == 0:
         return []
     small, extra = divmod(size, count)
-    return [(rows, times) for rows, times in ((small + 1, extra), (small, count - extra)) if times and rows]
+    return [(rows, times) for rows, times in ((small + 1, extra), (small, count - extra)) if times]
+
+
+def gemm_scratch(isa: Isa, b: GemmOperand, k: Amount) -> int:
+    """Bytes of scratch that `emit_gemm` wants: a packed panel where b is not contiguous along n, else 0.
+
+    Raises ValueError where that depends on a run-time k.
+    """
+    if b.column == 1:
+        return 0
+    if not isinstance(k, int):
+        raise ValueError("a matrix product whose b is strided along n needs a constant k")
+    return k * isa.nr * b.dtype.bytes
 
 
 def emit_gemm(
-    f: llvm.Function, isa: Isa, a: GemmOperand, b: GemmOperand, acc: GemmOperand, m: Amount, n: Amount, k: Amount, clear: bool
+    f: llvm.Function,
+    isa: Isa,
+    a: GemmOperand,
+    b: GemmOperand,
+    acc: GemmOperand,
+    m: Amount,
+    n: Amount,
+    k: Amount,
+    clear: bool,
+    scratch: str | None = None,
 ) -> None:
-    """Write acc[m, n] (+)= sum over k of a[m, k] * b[k, n]; `clear` overwrites. b's and acc's `column` must be 1.
+    """Write acc[m, n] (+)= sum over k of a[m, k] * b[k, n]; `clear` overwrites acc.
 
-    Element types: floats of any width into f32 or f64, integers into integers; operands are converted to acc's type.
-    Nothing outside the m x n block of acc is written.
+    Operands are converted to acc's type: floats of at most its width to a float, integers to an integer. Nothing
+    outside the m x n block of acc is written. `scratch` points to `gemm_scratch` bytes, aligned like a vector.
     """
-    _Product(f, isa, a, b, acc, k, clear).columns(m, n)
+    if acc.column != 1:
+        raise ValueError("the accumulator of a matrix product must be contiguous along n")
+    if b.pairs and not (isa.has_bf16_dot and isinstance(k, int)):
+        raise ValueError(f"operands in pairs need a constant k and a dot instruction, which {isa.name} lacks")
+    if b.column == 1:
+        _Product(f, isa, a, b, acc, m, k, clear).columns(n)
+        return
+    if scratch is None:
+        raise ValueError("a b that is strided along n needs scratch")
+    _columns(f, n, isa.nr, lambda j, width: _packed(f, isa, a, b, acc, m, j, width, k, clear, scratch))
+
+
+def _packed(
+    f: llvm.Function,
+    isa: Isa,
+    a: GemmOperand,
+    b: GemmOperand,
+    acc: GemmOperand,
+    m: Amount,
+    j: Amount,
+    n: Amount,
+    k: Amount,
+    clear: bool,
+    scratch: str,
+) -> None:
+    """One panel: transposed into scratch, then multiplied."""
+    source = f.at(b.pointer, f.index("mul", j, b.column), llvm.TYPES[b.dtype])
+    emit_transpose_copy(f, isa, Strided(source, b.row, b.column), Strided(scratch, isa.nr, 1), k, isa.nr, b.dtype, k, n)
+    panel = GemmOperand(scratch, isa.nr, 1, b.dtype, padded=True)
+    there = replace(acc, pointer=f.at(acc.pointer, j, llvm.TYPES[acc.dtype]))
+    _Product(f, isa, a, panel, there, m, k, clear).columns(n)
+
+
+def _columns(f: llvm.Function, n: Amount, width: int, panel: Callable[[Amount, Amount], object]) -> None:
+    """`panel(j, width)` for each whole panel of columns, then for what is left (a run-time rest may be 0)."""
+    whole = n // width * width if isinstance(n, int) else f.let(f"and i64 {n}, {-width}")
+    rest = f.index("sub", n, whole)
+    if whole == width:
+        panel(0, width)
+    elif whole != 0:
+        f.loop(0, whole, width, lambda j: (panel(j, width), None)[1])
+    if rest != 0:
+        panel(whole, rest)
 
 
 class _Product:
     """The loops of one product, between the function and its micro-kernels."""
 
     def __init__(
-        self, f: llvm.Function, isa: Isa, a: GemmOperand, b: GemmOperand, acc: GemmOperand, k: Amount, clear: bool
+        self, f: llvm.Function, isa: Isa, a: GemmOperand, b: GemmOperand, acc: GemmOperand, m: Amount, k: Amount, clear: bool
     ) -> None:
-        self.f, self.isa, self.a, self.b, self.acc, self.k, self.clear = f, isa, a, b, acc, k, clear
+        self.f, self.isa, self.a, self.b, self.acc, self.m, self.k, self.clear = f, isa, a, b, acc, m, k, clear
         self.lanes = isa.lanes_of(acc.dtype)
-        self.vectors = 2
+        self.steps = k // 2 if b.pairs and isinstance(k, int) else k
 
-    def columns(self, m: Amount, n: Amount) -> None:
-        """Panels of n, the last one as wide as it needs."""
-        f, width = self.f, self.vectors * self.lanes
-        whole = n // width * width if isinstance(n, int) else f.let(f"and i64 {n}, {-width}")
-        rest = f.index("sub", n, whole)
-        if whole == width:
-            self.rows(m, 0, width)
-        elif whole != 0:
-            f.loop(0, whole, width, lambda j: self.rows(m, j, width))
-        if rest != 0:
-            self.rows(m, whole, rest)
+    def columns(self, n: Amount) -> None:
+        """Panels of n, two vectors wide, the last one as wide as it needs."""
+        _columns(self.f, n, VECTORS * self.lanes, self.panel)
 
-    def rows(self, m: Amount, j: Amount, n: Amount) -> None:
-        """Register tiles down the rows of one panel of `n` columns from column `j`."""
-        f = self.f
-        largest = self.isa.mr
+    def panel(self, j: Amount, n: Amount) -> None:
+        """The columns j..j+n, at most VECTORS vectors."""
+        if isinstance(n, int):
+            self.rows(j, -(-n // self.lanes), n % self.lanes)
+            return
+        f, lanes = self.f, self.lanes
+        whole = f.let(f"and i64 {n}, {-lanes}")
+        rest = f.let(f"sub i64 {n}, {whole}")
+        f.loop(0, whole, lanes, lambda i: self.rows(f.index("add", j, i), 1, 0))
+        f.when(f.let(f"icmp sgt i64 {rest}, 0"), lambda: self.rows(f.index("add", j, whole), 1, rest))
+
+    def rows(self, j: Amount, vectors: int, tail: Amount) -> None:
+        """Register tiles down all rows of a panel of `vectors` vectors, of whose last one `tail` lanes are used (0: all)."""
+        f, m, largest = self.f, self.m, self.isa.mr
         if isinstance(m, int):
-            first = 0
-            parts = tiles(m, largest)
+            parts, first = tiles(m, largest), 0
             for rows, times in parts:
-                self.run(rows, times, first, j, n)
+                self.run(rows, times, first, j, vectors, tail)
                 first += rows * times
             return
         whole = f.let(f"udiv i64 {m}, {largest}")
-        self.run(largest, whole, 0, j, n)
-        done = f.let(f"mul i64 {whole}, {largest}")
-        size = 1 << (largest - 1).bit_length() - 1
-        while size:
-            left = f.let(f"and i64 {f.index('sub', m, f.let(f'mul i64 {whole}, {largest}'))}, {size}")
-            self.run(size, f.let(f"udiv i64 {left}, {size}"), done, j, n)
-            done = f.let(f"add i64 {done}, {left}")
-            size //= 2
+        self.run(largest, whole, 0, j, vectors, tail)
+        done: Amount = f.let(f"mul i64 {whole}, {largest}")
+        left = f.let(f"sub i64 {m}, {done}")
+        for size in (8, 4, 2, 1):
+            if size < largest:
+                taken = f.let(f"and i64 {left}, {-size}")
+                left = f.let(f"sub i64 {left}, {taken}")
+                self.run(size, f.let(f"udiv i64 {taken}, {size}"), done, j, vectors, tail)
+                done = f.let(f"add i64 {done}, {taken}")
 
-    def run(self, rows: int, times: Amount, first: Amount, j: Amount, n: Amount) -> None:
+    def run(self, rows: int, times: Amount, first: Amount, j: Amount, vectors: int, tail: Amount) -> None:
         """`times` tiles of `rows` rows from row `first`."""
         f = self.f
         if times == 1:
-            self.tile(rows, first, j, n)
-        elif times != 0:
-            f.loop(0, times, 1, lambda t: self.tile(rows, f.index("add", f.index("mul", t, rows), first), j, n))
+            self.tile(rows, first, j, vectors, tail)
+            return
+        f.loop(0, times, 1, lambda t: self.tile(rows, f.index("add", f.index("mul", t, rows), first), j, vectors, tail))
 
-    def tile(self, rows: int, i: Amount, j: Amount, n: Amount) -> None:
+    def tile(self, rows: int, i: Amount, j: Amount, vectors: int, tail: Amount) -> None:
+        """Call the micro-kernel for the tile at row i, column j."""
         f, a, b, acc = self.f, self.a, self.b, self.acc
-        vectors = -(-n // self.lanes) if isinstance(n, int) else self.vectors
-        micro = self.micro(rows, vectors, n)
+        step, ahead = self.fetching()
+        micro = self.micro(rows, vectors, tail, step, ahead == STREAM_AHEAD)
         name = micro_kernel(f.module, self.isa, micro)
         pa = f.at(a.pointer, f.index("mul", i, a.row), llvm.TYPES[a.dtype])
         pb = f.at(b.pointer, f.index("mul", j, 2 if b.pairs else 1), llvm.TYPES[b.dtype])
         pc = f.at(acc.pointer, f.index("add", f.index("mul", i, acc.row), j), llvm.TYPES[acc.dtype])
-        steps = self.k
-        args = [f"ptr {pa}", f"ptr {pb}", f"ptr {pc}", "ptr null", f"i64 {steps}", f"i1 {'true' if self.clear else 'false'}"]
-        for value, known in ((a.row, micro.a_row), (a.column, micro.a_step), (b.row, micro.b_row), (acc.row, micro.acc_row)):
-            if known is None:
-                args.append(f"i64 {value}")
+        share = f.index("mul", i, ahead // self.m) if isinstance(self.m, int) else 0
+        there = f.at(b.pointer, f.index("add", share, ahead), "i8") if step else "null"
+        args = [f"ptr {pa}", f"ptr {pb}", f"ptr {pc}", f"ptr {there}", f"i64 {self.steps}", f"i1 {str(self.clear).lower()}"]
+        args += [f"i64 {x}" for x in (a.row, a.column, b.row, acc.row, tail) if not isinstance(x, int)]
         f.do(f"call void @{name}({', '.join(args)})")
 
-    def micro(self, rows: int, vectors: int, n: Amount) -> Micro:
+    def fetching(self) -> tuple[int, int]:
+        """How b is fetched ahead: (bytes a step of k, from how far behind b's start).
+
+        The tiles of a panel share out fetching the next panel into the second-level cache, taking that to lie right
+        behind this one; a panel that is read once is fetched some way ahead of its use.
+        """
+        b, width = self.b, VECTORS * self.lanes
+        if not (isinstance(self.m, int) and isinstance(self.steps, int) and isinstance(b.row, int)):
+            return 0, 0
+        if b.row != width * (2 if b.pairs else 1):
+            return 0, 0
+        line = b.row * b.dtype.bytes
+        count = -(-self.m // self.isa.mr)
+        return (line, STREAM_AHEAD) if count == 1 else (-(-line // count), line * self.steps)
+
+    def micro(self, rows: int, vectors: int, tail: Amount, step: int, near: bool) -> Micro:
         a, b, acc = self.a, self.b, self.acc
         sets = 1
-        while sets < UNROLL and rows * vectors * sets < HIDDEN:
+        while rows * vectors * sets < IN_FLIGHT:
             sets *= 2
+        unroll = max(2, sets)
         return Micro(
             a.dtype, b.dtype, acc.dtype, rows, vectors,
-            _constant(a.row), _constant(a.column), _constant(b.row), _constant(acc.row),
-            tail=n % self.lanes if isinstance(n, int) else None, pairs=b.pairs, padded=b.padded, unroll=UNROLL, sets=sets,
-            whole=isinstance(self.k, int) and self.k % UNROLL == 0,
+            _constant(a.row), _constant(a.column), _constant(b.row), _constant(acc.row), _constant(tail),
+            pairs=b.pairs, odd=b.pairs and isinstance(self.k, int) and self.k % 2 == 1, padded=b.padded,
+            unroll=unroll, sets=sets, whole=isinstance(self.steps, int) and self.steps % unroll == 0,
+            fetch=step * unroll, near=near,
         )  # fmt: skip
 
 

@@ -30,14 +30,10 @@ class Isa:
     nr: int
     mr: int
     has_masks: bool = False
-    has_fma: bool = True
     has_bf16_dot: bool = False
     has_f16_arithmetic: bool = False
     has_vnni: bool = False
     has_amx: bool = False
-    broadcasts_from_memory: bool = True
-    l1_bytes: int = 32 * 1024
-    l2_bytes: int = 1024 * 1024
 
     @property
     def text(self) -> str:
@@ -61,7 +57,7 @@ class Isa:
 
 _V3 = Isa("x86-64-v3", "x86_64-unknown-linux-gnu", "x86-64-v3", "", lanes=8, registers=16, nr=16, mr=6)
 _V4 = Isa("x86-64-v4", "x86_64-unknown-linux-gnu", "x86-64-v4", "", lanes=16, registers=32, nr=32, mr=14, has_masks=True)
-_A64 = Isa("aarch64", "aarch64-unknown-linux-gnu", "generic", "+neon", lanes=4, registers=32, nr=8, mr=8, broadcasts_from_memory=False)
+_A64 = Isa("aarch64", "aarch64-unknown-linux-gnu", "generic", "+neon", lanes=4, registers=32, nr=8, mr=8)
 LEVELS = {isa.name: isa for isa in (_V4, _V3, _A64)}
 
 _FLAGS = {"avx512bf16": "has_bf16_dot", "avx512fp16": "has_f16_arithmetic", "avx512vnni": "has_vnni", "amx-bf16": "has_amx"}

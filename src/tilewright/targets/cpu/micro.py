@@ -24,8 +24,9 @@ class Micro:
     """What distinguishes one micro-kernel from another. Strides are in elements; None means a run-time argument.
 
     `tail` is the number of lanes used of the last vector (0: all of them; None: a run-time argument). With `pairs` a step
-    of k takes two elements of a and b at once. `unroll` steps make one turn of the main loop, and k is a multiple of it
-    where `whole`. Each turn touches `prefetch` cache lines of the memory at `next`, in order.
+    of k takes two elements of a and b at once, and where `odd` a last one follows that takes one of a. `unroll` steps make
+    a turn of the main loop, and k is a multiple of it where `whole`. Step u of a turn adds to set u % `sets` of the sums.
+    Each turn fetches the next `fetch` bytes of the memory at `next`: to the first-level cache where `near`, else the second.
     """
 
     a: DType
@@ -39,11 +40,13 @@ class Micro:
     acc_row: int | None
     tail: int | None = 0
     pairs: bool = False
+    odd: bool = False
     padded: bool = False
-    unroll: int = 4
+    unroll: int = 2
     sets: int = 1
     whole: bool = False
-    prefetch: int = 0
+    fetch: int = 0
+    near: bool = False
 
     @property
     def name(self) -> str:
@@ -84,14 +87,16 @@ class _Writer:
         self._prepare()
         counts = micro.rows * micro.vectors
         zero = "zeroinitializer"
-        carried = [("ptr", "%a"), ("ptr", "%b")] + [("ptr", "%next")] * bool(micro.prefetch)
+        carried = [("ptr", "%a"), ("ptr", "%b")] + [("ptr", "%next")] * bool(micro.fetch)
         carried += [(self.vector, zero)] * (counts * micro.sets)
         main = "%k" if micro.whole or micro.unroll == 1 else f.let(f"and i64 %k, {-micro.unroll}")
         a, b, *rest = f.loop(0, main, micro.unroll, lambda i, *values: self._turn(values, micro.unroll), carried)
-        sums = self._added(rest[bool(micro.prefetch) :])
+        sums = self._added(rest[bool(micro.fetch) :])
         if main != "%k":
             carried = [("ptr", a), ("ptr", b)] + [(self.vector, s) for s in sums]
             a, b, *sums = f.loop(main, "%k", 1, lambda i, *values: self._step(values), carried)
+        if micro.odd:
+            sums = self._products(a, b, 0, sums, half=True)
         self._finish(sums)
         f.close()
 
@@ -114,16 +119,17 @@ class _Writer:
         """`unroll` steps of k; values are the pointers, then the accumulators, set by set."""
         f, micro = self.f, self.micro
         a, b, *rest = values
-        ahead = rest.pop(0) if micro.prefetch else ""
+        ahead = rest.pop(0) if micro.fetch else ""
         count = micro.rows * micro.vectors
-        for line in range(micro.prefetch):
-            f.call("void", "llvm.prefetch.p0", ["ptr", "i32", "i32", "i32"], [f.at(ahead, 64 * line, "i8"), "0", "2", "1"])
+        for line in range(0, micro.fetch, 64):
+            level = "3" if micro.near else "2"
+            f.call("void", "llvm.prefetch.p0", ["ptr", "i32", "i32", "i32"], [f.at(ahead, line, "i8"), "0", level, "1"])
         for u in range(unroll):
             at = count * (u % micro.sets)
             rest[at : at + count] = self._products(a, b, u, rest[at : at + count])
         a = f.at(a, f.index("mul", self.a_step, unroll * self._depth), llvm.TYPES[micro.a])
         b = f.at(b, f.index("mul", self.b_row, unroll), llvm.TYPES[micro.b])
-        return [a, b, *([f.at(ahead, 64 * micro.prefetch, "i8")] if micro.prefetch else []), *rest]
+        return [a, b, *([f.at(ahead, micro.fetch, "i8")] if micro.fetch else []), *rest]
 
     @property
     def _depth(self) -> int:
@@ -137,14 +143,14 @@ class _Writer:
         a = f.at(a, f.index("mul", self.a_step, self._depth), llvm.TYPES[micro.a])
         return [a, f.at(b, self.b_row, llvm.TYPES[micro.b]), *sums]
 
-    def _products(self, a: str, b: str, u: int, sums: list[str]) -> list[str]:
-        """One step of k at `u` steps behind the pointers: rows x vectors multiply-adds."""
+    def _products(self, a: str, b: str, u: int, sums: list[str], half: bool = False) -> list[str]:
+        """One step of k at `u` steps behind the pointers: rows x vectors multiply-adds. `half`: a has one element left."""
         f, micro = self.f, self.micro
         row = f.at(b, f.index("mul", self.b_row, u), llvm.TYPES[micro.b])
         right = [self._b(row, c) for c in range(micro.vectors)]
         behind = f.index("mul", self.a_step, u * self._depth)
         for r in range(micro.rows):
-            left = self._a(f.at(a, f.index("add", self.a_rows[r], behind), llvm.TYPES[micro.a]))
+            left = self._a(f.at(a, f.index("add", self.a_rows[r], behind), llvm.TYPES[micro.a]), half)
             for c in range(micro.vectors):
                 i = r * micro.vectors + c
                 sums[i] = self._multiply_add(left, right[c], sums[i])
@@ -159,11 +165,12 @@ class _Writer:
             return f.call(v, f"llvm.fma.v{self.lanes}f{self.micro.acc.bits}", [v, v, v], [x, y, z])
         return f.let(f"add {v} {f.let(f'mul {v} {x}, {y}')}, {z}")
 
-    def _a(self, pointer: str) -> str:
+    def _a(self, pointer: str, half: bool) -> str:
         """An element of a (a pair of them), in every lane."""
         f, lanes = self.f, self.lanes
         if self.micro.pairs:
-            x = self._splat("i32", f.let(f"load i32, ptr {pointer}, align 2"))
+            x = f.let(f"load {'i16' if half else 'i32'}, ptr {pointer}, align 2")
+            x = self._splat("i32", f.let(f"zext i16 {x} to i32") if half else x)
             return f.let(f"bitcast <{lanes} x i32> {x} to <{2 * lanes} x bfloat>")
         kind = llvm.TYPES[self.micro.a]
         x = f.let(f"load {kind}, ptr {pointer}, align {self.micro.a.bytes}")
@@ -202,6 +209,10 @@ class _Writer:
     def _finish(self, sums: list[str]) -> None:
         f = self.f
 
+        def new() -> None:
+            for i, p in enumerate(places):
+                self._store(sums[i], p, i)
+
         def old() -> None:
             for i, p in enumerate(places):
                 x = load(f, p, self.element, self.micro.acc.bytes, self.lanes, self._masked(i))
@@ -212,7 +223,7 @@ class _Writer:
             for r in range(self.micro.rows)
             for c in range(self.micro.vectors)
         ]
-        f.when("%clear", lambda: [self._store(s, p, i) for i, (s, p) in enumerate(zip(sums, places, strict=True))] and None, old)
+        f.when("%clear", new, old)
 
     def _masked(self, i: int) -> str | None:
         return self.mask if i % self.micro.vectors == self.micro.vectors - 1 else None
@@ -249,7 +260,8 @@ def store(f: llvm.Function, x: str, pointer: str, kind: str, align: int, lanes: 
     if mask is None:
         f.do(f"store {v} {x}, ptr {pointer}, align {align}")
         return
-    f.call("void", f"llvm.masked.store.{_suffix(kind, lanes)}.p0", [v, "ptr", f"<{lanes} x i1>"], [x, f"align {align} {pointer}", mask])
+    name = f"llvm.masked.store.{_suffix(kind, lanes)}.p0"
+    f.call("void", name, [v, "ptr", f"<{lanes} x i1>"], [x, f"align {align} {pointer}", mask])
 
 
 def convert(f: llvm.Function, x: str, source: DType, target: DType, lanes: int) -> str:

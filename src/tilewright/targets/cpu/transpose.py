@@ -51,10 +51,11 @@ def emit_transpose_copy(
         source, target = (Strided(s.pointer, s.column, s.row) for s in (source, target))
         rows, columns, valid_rows, valid_columns = columns, rows, valid_columns, valid_rows
     sizes = (rows, columns, valid_rows, valid_columns)
+    steps = [source.row, source.column, target.row, target.column]
     if (source.row, target.column) == (1, 1):
-        name, steps = _transpose(f.module, isa, dtype.bytes), (source.column, target.row)
+        name, steps = _transpose(f.module, isa, dtype.bytes), steps[1:3]
     else:
-        name, steps = _scalar(f.module, dtype.bytes), (source.row, source.column, target.row, target.column)
+        name = _scalar(f.module, dtype.bytes)
     numbers = [f"i64 {s}" for s in (*(f.index("mul", s, dtype.bytes) for s in steps), *sizes)]
     f.do(f"call void @{name}({', '.join((f'ptr {source.pointer}', f'ptr {target.pointer}', *numbers))})")
 
@@ -128,7 +129,8 @@ def _edge(module: llvm.Module, isa: Isa, size: int, lanes: int) -> str:
         return name
     f = llvm.Function(module, name, [*_POINTERS, "i64 %across", "i64 %down", *_SIZES], internal=True)
     kind = f"i{8 * size}"
-    before, after = (f.let(f"alloca [{lanes * lanes} x {kind}], align 64") for _ in range(2))
+    square = f"[{lanes} x {llvm.vector(lanes, kind)}]"
+    before, after = (f.let(f"alloca {square}, align 64") for _ in range(2))
     width = size * lanes
 
     def line(i: str, count: str, to: str, to_step: Amount, source: str, source_step: Amount) -> None:
@@ -136,12 +138,12 @@ def _edge(module: llvm.Module, isa: Isa, size: int, lanes: int) -> str:
         p, q = f.at(to, f.index("mul", i, to_step), "i8"), f.at(source, f.index("mul", i, source_step), "i8")
 
         def element(j: str) -> None:
-            f.do(f"store {kind} {f.let(f'load {kind}, ptr {f.at(q, j, kind)}, align {size}')}, ptr {f.at(p, j, kind)}, align {size}")
+            x = f.let(f"load {kind}, ptr {f.at(q, j, kind)}, align {size}")
+            f.do(f"store {kind} {x}, ptr {f.at(p, j, kind)}, align {size}")
 
         f.loop(0, count, 1, element)
 
-    vector = llvm.vector(lanes, kind)
-    f.loop(0, lanes, 1, lambda c: f.do(f"store {vector} zeroinitializer, ptr {f.at(before, f.index('mul', c, width), 'i8')}, align {size}"))
+    f.do(f"store {square} zeroinitializer, ptr {before}, align 64")
     f.loop(0, "%valid_columns", 1, lambda c: line(c, "%valid_rows", before, width, "%source", "%across"))
     f.do(f"call void @{_tile(module, isa, size, lanes)}(ptr {before}, ptr {after}, i64 {width}, i64 {width})")
     f.loop(0, "%rows", 1, lambda r: line(r, "%columns", "%target", "%down", after, width))
