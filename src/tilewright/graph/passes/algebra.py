@@ -166,7 +166,6 @@ TABLE: Table[Node] = Table([
     Rule("pow_constant", P(pw.POW, x, c, name="n"), lambda n, x, c: None if (p := _power(x, c)) is None else _same(n, p)),
     Rule("div_power_of_two", P(pw.DIV, x, V("c", _is_power_of_two)), _by_reciprocal),
     Rule("one_over", P(pw.DIV, _number(1), x, name="n"), lambda n, x: _same(n, pw.RECIP(x))),
-    Rule("recip_sqrt", P(pw.RECIP, P(pw.SQRT, x)), lambda x: pw.RSQRT(x)),
     Rule("cast_same", P(pw.CAST, x, name="n", where=lambda n: n.dtype is n.args[0].dtype), lambda x: x),
     Rule("cast_cast", P(pw.CAST, P(pw.CAST, x, name="inner"), name="n"), _cast_cast),
     Rule("where_not", P(pw.WHERE, P(pw.NOT, V("test")), x, y), lambda test, x, y: pw.WHERE(test, y, x)),
