@@ -13,7 +13,7 @@ import torch
 import golden
 from tilewright.base import dtypes
 from tilewright.graph.interpret import interpret
-from tilewright.graph.ir import INPUT, Family, Graph, InputAttrs, InputKind, Node, Output, TensorType
+from tilewright.graph.ir import INPUT, Family, Graph, InputKind, Node, Output, TensorType
 from tilewright.graph.ops import OPS
 from tilewright.graph.ops.torch_dtypes import to_torch
 from tilewright.graph.passes.algebra import TABLE, keeps_values, simplify
@@ -280,7 +280,7 @@ def test_powers_are_those_of_eager(dtype: dtypes.DType, exponent: float) -> None
 
 def test_casts() -> None:
     kinds = [
-        d for d in dtypes.ALL if d.kind in ("float", "int", "bool") and d.bytes != 1 or d in (dtypes.u8, dtypes.i8, dtypes.b1)
+        d for d in dtypes.ALL if (d.kind in ("float", "int", "bool") and d.bytes != 1) or d in (dtypes.u8, dtypes.i8, dtypes.b1)
     ]
     edge = torch.tensor([0.0, 1.0, -1.0, 127.0, -128.0, 255.0, 256.5, 2049.0, 40000.0, 1e9 + 1, -3e9, 0.1], dtype=torch.float64)
     for a in kinds:
