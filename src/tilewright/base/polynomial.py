@@ -180,7 +180,7 @@ def _size(poly: _Poly) -> Size:
     """The canonical size of a polynomial: zero terms dropped, an exact `(a//n)*n` resolved, terms in order."""
     terms = {m: c for m, c in poly.items() if c}
     for monomial, coefficient in terms.items():
-        resolved = _resolve(monomial, coefficient)
+        resolved = _resolve(monomial, coefficient) if monomial and abs(coefficient) > 1 else None
         if resolved is not None:
             del terms[monomial]
             return _size(terms) + resolved
