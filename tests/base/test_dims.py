@@ -175,6 +175,9 @@ def test_text_is_readable() -> None:
 def test_constants_are_ints() -> None:
     assert type(X - X + 5) is int and type(X // X) is int and type(dims.minimum(2, 3)) is int
     assert dims.is_static(7) and not dims.is_static(X)
+    assert dims.as_ints((3, X - X)) == (3, 0)
+    with pytest.raises(TypeError, match="constant size is needed here, got x"):
+        dims.as_int(X)
 
 
 def test_equal_sizes_are_one_object() -> None:

@@ -32,7 +32,7 @@ from .polynomial import (
 )
 
 __all__ = [
-    "Dim", "Size", "Symbol", "bounds", "ceildiv", "divides", "divisor", "evaluate", "is_static", "maximum", "minimum", "parse",
+    "Dim", "Size", "Symbol", "as_int", "as_ints", "bounds", "ceildiv", "divides", "divisor", "evaluate", "is_static", "maximum", "minimum", "parse",
     "provably_eq", "provably_ge", "provably_gt", "provably_le", "provably_lt", "provably_ne", "substitute", "symbol", "symbols",
     "to_expr",
 ]  # fmt: skip
@@ -56,6 +56,17 @@ def symbol(name: str, lo: int | None = 2, hi: int | None = None, divisor: int = 
 
 def is_static(size: Size) -> bool:
     return isinstance(size, int)
+
+
+def as_int(size: Size) -> int:
+    """The size, where code handles constants only. Raises TypeError for a symbolic one."""
+    if isinstance(size, int):
+        return size
+    raise TypeError(f"a constant size is needed here, got {size}")
+
+
+def as_ints(sizes: Iterable[Size]) -> tuple[int, ...]:
+    return tuple(map(as_int, sizes))
 
 
 def symbols(*sizes: Size) -> tuple[Symbol, ...]:
