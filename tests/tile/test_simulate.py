@@ -225,8 +225,8 @@ def faults(body: ir.Stmt, *params: Buffer, outputs: str = "out", grid: tuple[tup
     arrays = [np.ones(64, np.float32) for _ in params]
     with pytest.raises(SimulationFault) as caught:
         run_kernel(kernel(list(params), body, outputs, grid), arrays)
-    assert caught.value.kernel == "k"
-    return f"{caught.value.problem} @ {caught.value.statement}"
+    assert caught.value.fields["kernel"] == "k"
+    return f"{caught.value.fields['problem']} @ {caught.value.fields['statement']}"
 
 
 A8, OUT8 = buffer("a", 8), buffer("out", 8)

@@ -1,4 +1,4 @@
-"""Reads the text that `text.py` prints. In: text of one or several kernels. Out: `Kernel`s, or a `TextError` with the line.
+"""Reads the text that `text.py` prints. In: text of one or several kernels. Out: `Kernel`s, or a `ParseError` with the place.
 
 Expressions are rebuilt exactly as written: nothing is folded. Must not know targets.
 """
@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from ..base import dtypes, scalar
 from ..base.dtypes import DType
+from ..base.errors import Location, ParseError
 from . import ir
 from .ir import Buffer, Const, Expr, Kernel, Layout, Load, Region, Scope, Stmt, Var
 from .text import INFIX, PREFIX
@@ -35,10 +36,6 @@ _SCOPES = frozenset(s.value for s in Scope)
 T = TypeVar("T")
 
 
-class TextError(ValueError):
-    """Text that is not a tile program: what was expected, and the line with its number."""
-
-
 def parse_kernels(text: str) -> list[Kernel]:
     """Every kernel of a text; blank lines and lines that start with `#` are skipped."""
     lines = [(k, line) for k, line in enumerate(text.splitlines(), 1) if line.strip() and not line.lstrip().startswith("#")]
@@ -50,10 +47,10 @@ def parse_kernels(text: str) -> list[Kernel]:
 
 
 def parse_kernel(text: str) -> Kernel:
-    """The one kernel of a text. Raises TextError where there is not exactly one."""
+    """The one kernel of a text. Raises ParseError, with the place, for what cannot be read."""
     kernels = parse_kernels(text)
     if len(kernels) != 1:
-        raise TextError(f"one kernel expected, got {len(kernels)}")
+        raise ParseError(what="the kernel", reason=f"one kernel expected, got {len(kernels)}")
     return kernels[0]
 
 
@@ -61,20 +58,27 @@ class _Line:
     """The tokens of one line."""
 
     def __init__(self, number: int, text: str) -> None:
-        self.number, self.text = number, text
+        self.number, self.text = number, text.rstrip()
         self.tokens: list[tuple[str, str]] = []  # kind, text
+        self.ends: list[int] = []  # the column behind each token
         self.at = 0
         where = 0
-        text = text.rstrip()
-        while where < len(text):
-            found = _TOKEN.match(text, where)
+        while where < len(self.text):
+            found = _TOKEN.match(self.text, where)
             if found is None:
-                raise self.error(f"unexpected {text[where:].strip()[:1]!r}")
+                self.ends.append(len(self.text) - len(self.text[where:].lstrip()) + 2)
+                self.at = len(self.tokens) + 1
+                raise self.error(f"unexpected {self.text[where:].strip()[:1]!r}")
             self.tokens.append((str(found.lastgroup), found.group(str(found.lastgroup))))
             where = found.end()
+            self.ends.append(where + 1)
 
-    def error(self, problem: str) -> TextError:
-        return TextError(f"line {self.number}: {problem}\n  {self.text.strip()}")
+    def error(self, problem: str) -> ParseError:
+        """The error, at the token last taken."""
+        last = min(self.at, len(self.ends)) - 1
+        width = len(self.tokens[last][1]) if 0 <= last < len(self.tokens) else 1
+        end = self.ends[last] if last >= 0 else 2
+        return ParseError(what="the kernel", reason=problem, at=Location("<kernel>", self.number, end - width, end, self.text))
 
     def peek(self, ahead: int = 0) -> str:
         return self.tokens[self.at + ahead][1] if self.at + ahead < len(self.tokens) else ""

@@ -18,6 +18,7 @@ import numpy as np
 
 from ..base import dims, dtypes
 from ..base.dims import Size
+from ..base.errors import TilewrightError
 from . import ir
 from .evaluate import Array, combined, convert, evaluate, held, reduced, scanned, stored
 from .ir import Alloc, Buffer, Expr, Kernel, Load, Region, Scope, Stmt, Var
@@ -29,12 +30,10 @@ LANES = 1 << 20
 """Elements evaluated together; a larger Parallel goes in pieces along its first variable."""
 
 
-class SimulationFault(Exception):
-    """A kernel did what its meaning does not allow: the kernel's name, the statement's text, and what happened."""
+class SimulationFault(TilewrightError):
+    """A kernel did what its meaning does not allow."""
 
-    def __init__(self, kernel: str, statement: str, problem: str) -> None:
-        super().__init__(f"{kernel}: {problem}\n  in: {statement}")
-        self.kernel, self.statement, self.problem = kernel, statement, problem
+    template = "{kernel}: {problem}\n  in: {statement}"
 
 
 class _Break(Exception):
@@ -125,7 +124,7 @@ class _Run:
             self.execute(self.kernel.body, _Frame((), env))
 
     def fault(self, problem: str) -> NoReturn:
-        raise SimulationFault(self.kernel.name, statement_text(self.current), problem)
+        raise SimulationFault(kernel=self.kernel.name, statement=statement_text(self.current), problem=problem)
 
     # statements
 
