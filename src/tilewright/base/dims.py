@@ -32,9 +32,9 @@ from .polynomial import (
 )
 
 __all__ = [
-    "Dim", "Size", "Symbol", "as_int", "as_ints", "bounds", "ceildiv", "divides", "divisor", "evaluate", "is_static", "maximum", "minimum", "parse",
-    "provably_eq", "provably_ge", "provably_gt", "provably_le", "provably_lt", "provably_ne", "substitute", "symbol", "symbols",
-    "to_expr",
+    "Dim", "Size", "Symbol", "as_int", "as_ints", "bounds", "ceildiv", "divides", "divisor", "evaluate", "is_static", "maximum",
+    "minimum", "parse", "provably_eq", "provably_ge", "provably_gt", "provably_le", "provably_lt", "provably_ne", "substitute",
+    "symbol", "symbols", "to_expr",
 ]  # fmt: skip
 
 
