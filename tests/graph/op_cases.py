@@ -18,6 +18,7 @@ from tilewright.base import dtypes
 from tilewright.base.dtypes import DType
 from tilewright.graph.ir import INPUT, Attrs, Family, Graph, InputKind, Node, Op, Output, TensorType, make
 from tilewright.graph.ops import OPS
+from tilewright.graph.ops.opaque import TensorArg
 from tilewright.graph.ops.rules import ANY, FLOATS, INTS, STORED
 from tilewright.graph.ops.torch_dtypes import from_torch, to_torch
 
@@ -59,6 +60,11 @@ def graph_of(case: Case, node: Node | None = None) -> Graph:
     inputs = tuple(input_node(i, t) for i, t in enumerate(case.tensors))
     node = node or node_of(case)
     return Graph(inputs, (Output(node, contiguous(node.shape)),), tuple(tuple(t.stride()) for t in case.tensors))
+
+
+def draw(x: Node, seq: int) -> Node:
+    """A random draw, shaped as `x`."""
+    return OPS["call"](x, overload="aten.rand_like.default", args=(TensorArg(0),), kwargs=(), type=x.type, seq=seq)
 
 
 def contiguous(shape: tuple[Any, ...]) -> tuple[Any, ...]:
