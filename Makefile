@@ -36,7 +36,7 @@ types: setup
 	$(BIN)/mypy
 
 pytest: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -q
 
 demo: setup
 	$(BIN)/python -m examples.demo $(if $(RIVALS),--rivals)
