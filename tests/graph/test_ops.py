@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from graph.op_cases import OPAQUE_ROWS, Case, cases, graph_of, input_node, node_of
+from graph.compare import near, same, true_value
+from graph.op_cases import OPAQUE_ROWS, cases, graph_of, input_node, node_of
 from tilewright.base import dtypes
 from tilewright.base.dtypes import DType
 from tilewright.base.scalar import Var, var
@@ -24,34 +25,6 @@ BODIES = [n for n, op in OPS.items() if op.body is not None and op.arity]
 EXPANDED = [n for n, op in OPS.items() if op.expand is not None]
 
 DIVIDING = ("floordiv", "mod", "rem")  # discontinuous: float64 is no reference for a narrower type
-
-
-def same(actual: torch.Tensor, expected: torch.Tensor, case: Case, error: float = 0.0, floor: float = 0.0) -> None:
-    """Equal dtype, shape and values; NaN equals NaN, and signed zeros are told apart where the error is 0."""
-    assert actual.dtype == expected.dtype, case
-    assert actual.shape == expected.shape, case
-    if actual.dtype.is_floating_point and actual.element_size() == 1:
-        actual, expected = actual.float(), expected.float()
-    torch.testing.assert_close(actual, expected, rtol=error, atol=floor, equal_nan=True, msg=lambda m: f"{case}: {m}")
-
-
-def near(actual: torch.Tensor, eager: torch.Tensor, true: torch.Tensor, case: Case) -> None:
-    """The error against `true`, in float64, is at most twice eager's greatest, or two roundings; NaN where `true` has it."""
-    assert actual.dtype == eager.dtype and actual.shape == eager.shape, case
-    assert torch.equal(actual.isnan(), true.isnan()), f"{case}: {actual} {true}"
-    limits = torch.finfo(actual.dtype)
-    finite = true.isfinite() & (true.abs() < limits.max)
-    actual, eager, true = (t.double()[finite] for t in (actual, eager, true))
-    eagers = (eager - true).abs()
-    error, allowed = (actual - true).abs(), 2 * limits.eps * true.abs() + limits.tiny
-    greatest = eagers[eagers.isfinite()].max() if len(eagers) else 0.0
-    assert (error <= 2 * greatest + allowed).all(), f"{case}: {actual[error.argmax()]} for {true[error.argmax()]}"
-
-
-def true_value(case: Case) -> torch.Tensor:
-    """Eager's result in float64."""
-    attrs = pointwise.CastAttrs(dtypes.f64) if case.op is pointwise.CAST else case.attrs
-    return case.op.eager(attrs, *(t.double() if t.is_floating_point() else t for t in case.tensors))
 
 
 def expanded(node: Node) -> Node:
