@@ -9,8 +9,10 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from ...base import errors
+from ...base import config, errors
 from ...base.dtypes import DType
 
 
@@ -34,11 +36,14 @@ class Isa:
     has_f16_arithmetic: bool = False
     has_vnni: bool = False
     has_amx: bool = False
+    l1_bytes: int = 32 * 1024
+    l2_bytes: int = 1024 * 1024
 
     @property
     def text(self) -> str:
         """Everything that decides what code comes out, in one line, for cache keys and reports."""
-        return f"{self.name} {self.triple} {self.cpu} {self.features} nr={self.nr} mr={self.mr}"
+        sizes = f"nr={self.nr} mr={self.mr} l1={self.l1_bytes} l2={self.l2_bytes}"
+        return f"{self.name} {self.triple} {self.cpu} {self.features} {sizes}"
 
     @property
     def attributes(self) -> str:
@@ -65,6 +70,11 @@ _V4_NEEDS = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd")
 _V3_NEEDS = ("avx2", "fma", "bmi2", "f16c")
 
 
+def selected_isa() -> Isa:
+    """What code is generated for: `TW_CPU` if set, else this machine. Raises as `named` and `host_isa` do."""
+    return named(config.get().cpu or "host")
+
+
 def named(name: str) -> Isa:
     """A level of `LEVELS`, with LLVM features that go beyond it appended as in "x86-64-v4+avx512bf16", or "host".
 
@@ -76,9 +86,9 @@ def named(name: str) -> Isa:
     if level not in LEVELS or not all(re.fullmatch(r"[a-z0-9.-]+", e) for e in extra):
         raise errors.OptionError(option="cpu level", value=name, choices=", ".join(sorted(LEVELS)))
     isa = LEVELS[level]
-    flags = {_FLAGS[e]: True for e in extra if e in _FLAGS}
+    flags: dict[str, Any] = {_FLAGS[e]: True for e in extra if e in _FLAGS}
     features = ",".join(filter(None, (isa.features, *(f"+{e}" for e in extra))))
-    return replace(isa, name=name, features=features, **flags)  # type: ignore[arg-type]
+    return replace(isa, name=name, features=features, **flags)
 
 
 @functools.cache
@@ -90,11 +100,23 @@ def host_isa() -> Isa:
     features = llvm.get_host_cpu_features()
     on = {name for name, present in features.items() if present}
     text = ",".join(f"{'+' if features[name] else '-'}{name}" for name in sorted(features))
-    flags = {flag: feature in on for feature, flag in _FLAGS.items()}
+    flags: dict[str, Any] = {flag: feature in on for feature, flag in _FLAGS.items()}
+    flags |= {field: size for level, field in ((1, "l1_bytes"), (2, "l2_bytes")) if (size := _data_cache(level))}
     if triple.startswith("aarch64") or triple.startswith("arm64"):
-        return replace(_A64, name="host", triple=triple, cpu=cpu, features=text)
-    if all(f in on for f in _V4_NEEDS):
-        return replace(_V4, name="host", triple=triple, cpu=cpu, features=text, **flags)
-    if all(f in on for f in _V3_NEEDS):
-        return replace(_V3, name="host", triple=triple, cpu=cpu, features=text)
+        return replace(_A64, name="host", triple=triple, cpu=cpu, features=text, **flags)
+    for level, needs in ((_V4, _V4_NEEDS), (_V3, _V3_NEEDS)):
+        if all(f in on for f in needs):
+            return replace(level, name="host", triple=triple, cpu=cpu, features=text, **flags)
     raise errors.CompileError(reason=f"the CPU {cpu} has neither AVX2 with FMA nor NEON")
+
+
+def _data_cache(level: int) -> int:
+    """Bytes of this machine's data cache of a level, as Linux tells it; 0 if it does not."""
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            found, kind, size = ((folder / name).read_text().strip() for name in ("level", "type", "size"))
+        except OSError:
+            continue
+        if found == str(level) and kind in ("Data", "Unified") and size[-1:] == "K":
+            return int(size[:-1]) * 1024
+    return 0
