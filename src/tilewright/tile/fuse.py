@@ -1,0 +1,324 @@
+"""Fusion: which nodes of a graph one kernel computes.
+
+In: a graph without composites. Out: `Group`s in an order of execution, each with the index of every member as a function of
+the group's iteration space. Must not know memory, statements or machines, beyond a few costs.
+
+Nodes are placed in the order of creation. A node joins the latest of its operands' groups or starts the next one, so a group
+reads only earlier groups and the order is right by construction. Views join nothing: they are read through.
+Afterwards `inline.py` moves cheap members into the groups that read them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..graph.ir import Family, Graph, Node
+from ..graph.ops.contract import ATTENTION
+from ..graph.ops.index import IOTA
+from ..graph.ops.opaque import GETITEM
+from ..graph.ops.pointwise import FULL
+from ..graph.ops.view import RESHAPE
+from .lower.packing import PACK
+from .lower.space import ZERO, Index, Space
+from .lower.views import backward, broadcast, forward, is_view, pull_back, source
+from .schedule import Machine
+
+MOST_MEMBERS = 96
+
+
+@dataclass(eq=False)
+class Group:
+    """Nodes of one kernel. `kind`: pointwise, rows (reductions of one domain), contract, attention, scan, call, pack, copy.
+
+    `shape` is the iteration space's and `domain` its index; `index` maps a member to its element at a point of the domain.
+    `reduced` are the dimensions of the domain that a rows group reduces. `inlined`: nodes outside that are recomputed here,
+    with how many elements of them. `bound`: members computed into the memory of a graph output (its number, the member's
+    strides there). `effect`: the input that the only member is written back to.
+    """
+
+    kind: str
+    order: int
+    shape: tuple[int, ...]
+    folded: bool
+    space: Space
+    domain: Index
+    reduced: tuple[int, ...] = ()
+    core: Node | None = None
+    anchor: Node | None = None  # what a rows group reduces first
+    members: list[Node] = field(default_factory=list)
+    index: dict[Node, Index] = field(default_factory=dict)
+    inlined: dict[Node, int] = field(default_factory=dict)
+    bound: dict[Node, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    effect: int | None = None
+
+    def add(self, n: Node, index: Index) -> None:
+        self.members.append(n)
+        self.index[n] = index
+
+    def __repr__(self) -> str:
+        return f"Group({self.order} {self.kind} {self.shape}: {', '.join(m.op.name for m in self.members)})"
+
+
+@dataclass
+class Partition:
+    """`group_of` maps a node to the group that computes it; views are in it only where a group stores them."""
+
+    groups: list[Group]
+    group_of: dict[Node, Group]
+
+    def base(self, n: Node) -> Node:
+        """The node in memory, or recomputable, that the chain of views `n` reads."""
+        return base(self.group_of, n)
+
+    def copied(self, group: Group) -> Node:
+        """What a copy group reads: the node under its member, which may be the member itself, kept elsewhere."""
+        n = group.members[0]
+        return self.base(n.args[0] if self.group_of.get(n) is group else n)
+
+
+def base(group_of: dict[Node, Group], n: Node) -> Node:
+    while is_view(n) and n not in group_of:
+        n = n.args[0]
+    return n
+
+
+def is_virtual(n: Node) -> bool:
+    """A constant or a range: computed wherever it is read, never kept for that."""
+    return n.op is FULL or n.op is IOTA
+
+
+def is_leaf(n: Node) -> bool:
+    return n.op.family is Family.INPUT
+
+
+def chase(space: Space, n: Node, index: Index) -> tuple[Node, Index]:
+    """The node under a chain of views, and the index there of element `index` of `n`."""
+    while is_view(n):
+        index = backward(space, n, index)
+        n = n.args[0]
+    return n, index
+
+
+def new_group(kind: str, shape: Sequence[int], folded: bool, order: int, core: Node | None = None) -> Group:
+    space = Space()
+    domain = tuple(space.loop(f"d{i}", s) for i, s in enumerate(shape))
+    return Group(kind, order, tuple(shape), folded, space, domain, core=core)
+
+
+class Fuser:
+    def __init__(self, graph: Graph, folded: set[Node], machine: Machine) -> None:
+        self.graph, self.folded, self.machine = graph, folded, machine
+        self.groups: list[Group] = []
+        self.group_of: dict[Node, Group] = {}
+        self.anchored: dict[tuple[Node, tuple[int, ...]], Group] = {}
+
+    def run(self) -> Partition:
+        for n in self.graph.nodes():
+            if not (is_view(n) or is_leaf(n) or is_virtual(n)):
+                self._place(n)
+        self._outputs()
+        self._effects()
+        return Partition(self.groups, self.group_of)
+
+    # --- placing ---
+
+    def _place(self, n: Node) -> None:
+        match n.op.family:
+            case Family.POINTWISE:
+                if not self._join(n):
+                    self._start("pointwise", n)
+            case Family.INDEX:
+                self._start("pack" if n.op is PACK else "pointwise", n)
+            case Family.REDUCE:
+                self._reduce(n)
+            case Family.CONTRACT:
+                self._start("attention" if n.op is ATTENTION else "contract", n, core=n)
+            case Family.SCAN:
+                self._start("scan", n, core=n)
+            case _ if n.op is GETITEM:
+                self.group_of[n] = self.group_of[n.args[0]]
+                self.group_of[n].members.append(n)
+            case _:
+                self._start("call", n, core=n)
+
+    def _new(self, kind: str, shape: Sequence[int], folded: bool, core: Node | None = None) -> Group:
+        group = new_group(kind, shape, folded, len(self.groups), core)
+        self.groups.append(group)
+        return group
+
+    def _start(self, kind: str, n: Node, core: Node | None = None) -> Group:
+        shape = () if kind == "call" else n.shape
+        group = self._new(kind, shape, n in self.folded, core)  # type: ignore[arg-type]
+        group.add(n, group.domain)
+        self.group_of[n] = group
+        return group
+
+    def _latest(self, n: Node) -> Group | None:
+        """The last group that must run before `n`; folded ones run before everything that is not folded."""
+        folded = n in self.folded
+        groups = [g for a in n.args if (g := self.group_of.get(source(a))) is not None and g.folded == folded]
+        return max(groups, key=lambda g: g.order, default=None)
+
+    def _join(self, n: Node) -> bool:
+        group = self._latest(n)
+        if group is None or group.kind not in ("pointwise", "rows", "contract") or len(group.members) >= MOST_MEMBERS:
+            return False
+        index = self._index_in(group, n)
+        if index is None:
+            return False
+        group.add(n, index)
+        self.group_of[n] = group
+        return True
+
+    def _index_in(self, group: Group, n: Node) -> Index | None:
+        """Where `n` stands in the group's domain, if it reads every member at the point where that is computed."""
+        candidates = [group.domain] if group.kind == "rows" and n.shape == group.shape else []
+        for a in n.args:
+            if source(a) in group.index:
+                found = self._forward(group, a)
+                if found is not None and math.prod(a.shape) == math.prod(n.shape):
+                    candidates.append((ZERO,) * (len(n.shape) - len(a.shape)) + found)
+        return next((c for c in candidates if self._consistent(group, n, c)), None)
+
+    def _forward(self, group: Group, n: Node) -> Index | None:
+        """The index of `n`, a chain of views over a member, at a point of the domain."""
+        if not is_view(n):
+            return group.index[n]
+        below = self._forward(group, n.args[0])
+        return None if below is None else forward(group.space, n, below)
+
+    def _consistent(self, group: Group, n: Node, index: Index) -> bool:
+        for a in n.args:
+            if source(a) in group.index:
+                s, at = chase(group.space, a, broadcast(index, a.shape))  # type: ignore[arg-type]
+                if at != group.index[s]:
+                    return False
+        return True
+
+    # --- reductions ---
+
+    def _reduce(self, n: Node) -> None:
+        x = n.args[0]
+        dims = n.attrs.dims or (tuple(range(len(x.shape))) if n.op.name in ("argmax", "argmin") else ())  # type: ignore[attr-defined]
+        if not dims:
+            self._start("pointwise", n)
+            return
+        group = self._rows_group(n, x, dims)
+        kept = [d for i, d in enumerate(self._in_group(group, x)) if i not in dims]
+        keepdim = n.attrs.keepdim  # type: ignore[attr-defined]
+        if keepdim:
+            it = iter(kept)
+            index = tuple(ZERO if i in dims else next(it) for i in range(len(x.shape)))
+        else:
+            index = tuple(kept)
+        group.add(n, index)
+        self.group_of[n] = group
+
+    def _in_group(self, group: Group, x: Node) -> Index:
+        if group.anchor is x:
+            return group.domain
+        found = self._forward(group, x)
+        assert found is not None
+        return found
+
+    def _rows_group(self, n: Node, x: Node, dims: tuple[int, ...]) -> Group:
+        """The group in which `n` reduces `dims` of `x`: its operand's, another that reduces the same, or a new one."""
+        latest = self._latest(n)
+        if latest is not None and len(latest.members) < MOST_MEMBERS:
+            if latest.kind == "rows" and self._same_rows(latest, x, dims):
+                return latest
+            if latest.kind == "pointwise" and self._become_rows(latest, x, dims):
+                return latest
+        known = self.anchored.get((x, dims))
+        if known is not None and known.folded == (n in self.folded) and len(known.members) < MOST_MEMBERS:
+            return known
+        group = self._new("rows", x.shape, n in self.folded)  # type: ignore[arg-type]
+        group.anchor, group.reduced = x, dims
+        self.anchored[x, dims] = group
+        return group
+
+    def _same_rows(self, group: Group, x: Node, dims: tuple[int, ...]) -> bool:
+        if source(x) not in group.index:
+            return x is group.anchor and dims == group.reduced
+        index = self._forward(group, x)
+        if index is None or math.prod(x.shape) != math.prod(group.shape):
+            return False
+        inner = {t for d in group.reduced for t, _ in group.domain[d].terms}
+        for i, a in enumerate(index):
+            atoms = {t for t, _ in a.terms}
+            if not (atoms <= inner if i in dims else atoms.isdisjoint(inner)):
+                return False
+            if any(t not in group.space.vars for t in atoms):
+                return False
+        return True
+
+    def _become_rows(self, group: Group, x: Node, dims: tuple[int, ...]) -> bool:
+        """Make the pointwise group that computes `x` (or what it is a view of) a group of rows over `x`."""
+        s = source(x)
+        if group.index[s] != group.domain or math.prod(x.shape) != math.prod(group.shape) or self._forward(group, x) is None:
+            return False
+        if x.shape != group.shape or x is not s:
+            space = Space()
+            domain = tuple(space.loop(f"d{i}", int(e)) for i, e in enumerate(x.shape))
+            _, at = chase(space, x, domain)
+            env = {d.terms[0][0]: v for d, v in zip(group.domain, at, strict=True) if d.terms}
+            index = {m: tuple(space.substitute(i, group.space, env) for i in group.index[m]) for m in group.members}
+            group.space, group.domain, group.index, group.shape = space, domain, index, x.shape  # type: ignore[assignment]
+        group.kind, group.anchor, group.reduced = "rows", x, dims
+        return True
+
+    # --- results ---
+
+    def _outputs(self) -> None:
+        """Bind every output that needs memory to a node: what is computed anyway where its place can be the output's."""
+        taken: set[Node] = set()
+        for i, o in enumerate(self.graph.outputs):
+            if o.alias is not None:
+                continue
+            s = source(o.node)
+            strides = self._direct(o.node, o.strides) if s not in taken else None  # type: ignore[arg-type]
+            if strides is not None:
+                taken.add(s)
+                self.group_of[s].bound[s] = (i, strides)
+            else:
+                self._copy(o.node).bound[o.node] = (i, o.strides)  # type: ignore[assignment]
+
+    def _direct(self, n: Node, strides: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Strides for the node under `n` that put `n` in memory with `strides`; None where it must be copied."""
+        s = source(n)
+        group = self.group_of.get(s)
+        if group is None or group.folded or group.kind == "call":
+            return None
+        if any(t == 0 and e > 1 for e, t in zip(n.shape, strides, strict=True)):
+            return None
+        while is_view(n):
+            pulled = pull_back(n, strides)
+            if pulled is None:
+                return None
+            n, strides = n.args[0], pulled
+        return strides
+
+    def _copy(self, n: Node) -> Group:
+        """A group of its own that puts `n` in memory, reading what it is a view of."""
+        group = self._new("copy", n.shape, False)  # type: ignore[arg-type]
+        group.add(n, group.domain)
+        return group
+
+    def _effects(self) -> None:
+        """Effects come last, from memory that no effect changes."""
+        changed = {self.graph.inputs[e.index] for e in self.graph.effects}
+        kept: list[tuple[int, Node]] = []
+        for e in self.graph.effects:
+            n = e.node
+            if len(changed) > 1 and source(n) in changed:
+                n = RESHAPE(n, shape=n.shape)
+                self.group_of[n] = self._copy(n)
+            kept.append((e.index, n))
+        for i, n in kept:
+            self._copy(n).effect = i
+
+
+def partition(graph: Graph, folded: set[Node], machine: Machine) -> Partition:
+    return Fuser(graph, folded, machine).run()

@@ -1,0 +1,288 @@
+"""Matrix products with whatever pointwise work follows them.
+
+In: a contract group and its operands as strided views. Out: one kernel: grid over batches, blocks of rows and panels of
+columns; a block accumulates in a fragment and stores its results through the epilogue. The right side is read packed, in
+place, or packed block by block into a shared buffer. Must not know attention or convolution.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...base import scalar
+from ...base.scalar import Expr, Var, const
+from ...graph.ir import Node
+from ..fuse import Group
+from ..ir import Alloc, Buffer, Copy, Fill, For, Gemm, If, Parallel, Region, Scope, Stmt, Store, block
+from ..program import View
+from ..schedule import GemmPlan, expression_cycles, gemm_ns, plan_gemm
+from .context import Context, Draft, Lowered, kernel_name
+from .domain import Domain, axis, extent, merged, refined
+from .emit import Axis, Emitter, Params, Trace
+from .packing import PACKED_MATMUL
+from .space import Affine
+
+Run = list[tuple[Var, int]]
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Both sides with the nodes they are views of: `a` [batch..., M, K]; `b` [batch..., K, N], or panels if `packed`."""
+
+    a: View
+    a_node: Node
+    b: View
+    b_node: Node
+    packed: bool
+
+
+def operands(core: Node, view_of: Callable[[Node], tuple[View, Node]]) -> Operands:
+    """The operands of a matmul; `view_of` gives the strided view of a node and the node whose memory that is."""
+    a, a_node = view_of(core.args[0])
+    b, b_node = view_of(core.args[1])
+    return Operands(a, a_node, b, b_node, core.op is PACKED_MATMUL)
+
+
+def lower_contract(group: Group, context: Context, sides: Operands) -> list[Lowered]:
+    return [_Contract(group, context, sides).lower()]
+
+
+class _Contract:
+    def __init__(self, group: Group, context: Context, sides: Operands) -> None:
+        assert group.core is not None
+        self.group, self.context, self.sides, self.core = group, context, sides, group.core
+        self.machine = context.machine
+        self.members = [m for m in group.members if m in context.targets]
+        self.here = {*group.members, *group.inlined}
+        self.n, self.k = int(self.core.shape[-1]), int(sides.a.shape[-1])
+        self.nr = self.machine.nr
+        self.compute = self.core.dtype.compute
+        self.ahead = sides.packed or self._in_place()
+
+    def _in_place(self) -> bool:
+        """Whether rows of b can be read where they are: contiguous, and not so far apart that few sets of a cache hold them."""
+        k_step, n_step = self.sides.b.strides[-2:]
+        rows = int(self.core.shape[-2])
+        apart = int(k_step) * self.core.dtype.bytes % 1024 == 0 and self.k > 64
+        return (n_step == 1 or self.n == 1) and not (apart and rows > 4 * self.machine.mr)
+
+    # --- loops ---
+
+    def lower(self) -> Lowered:
+        domain = refined(self.group, self._probe)
+        trace = Trace()
+        self._evaluate(domain, domain.own_axes(), Params(), trace, None)
+        kept = [v for dim in domain.dims[:-1] for v in dim]
+        a_form, b_form = self._form(domain, self.sides.a.strides[:-1], True), self._form(domain, self._b_batch(), False)
+        runs = merged(kept, [*trace.forms, a_form, b_form])
+        rows: Run = []
+        if runs and not any(b_form.coefficient(v) for v, _ in runs[-1]):
+            rows = runs.pop()
+        return _Writer(self, domain, runs, rows, a_form, b_form).kernel()
+
+    def _probe(self, domain: Domain) -> None:
+        self._evaluate(domain, domain.own_axes(), Params(), Trace(), None)
+
+    def _b_batch(self) -> tuple[int, ...]:
+        return self.sides.b.strides[: -3 if self.sides.packed else -2]  # type: ignore[return-value]
+
+    def _form(self, domain: Domain, strides: tuple[int, ...], with_rows: bool) -> Affine:
+        """An operand's address, as far as it depends on batches (and rows), broadcast as matmul does."""
+        index = domain.domain[: -1 if with_rows else -2]
+        shape = self.sides.a.shape[:-1] if with_rows else self.sides.b.shape[: len(strides)]
+        steps = [0 if s == 1 else t for s, t in zip(shape, strides, strict=True)]
+        return domain.space.linear(index[len(index) - len(steps) :], steps)
+
+    def _evaluate(
+        self, domain: Domain, axes: list[Axis], params: Params, trace: Trace, acc: Expr | None
+    ) -> list[Store]:
+        """The epilogue's stores, with `acc` for the product's element."""
+        emitter = Emitter(domain.space, axes, params, self.context.values, self.context.targets, self.here, trace)
+        product = acc if acc is not None else scalar.var("acc", self.compute)
+        emitter.provided[self.core] = lambda index: product if index == domain.index[self.core] else None
+        stores = []
+        for m in self.members:
+            buffer, at = emitter.store(m, domain.index[m])
+            stores.append(Store(buffer, at, emitter.value(m, domain.index[m])))
+        return stores
+
+
+class _Writer:
+    def __init__(self, owner: _Contract, domain: Domain, batches: list[Run], rows: Run, a_form: Affine, b_form: Affine) -> None:
+        self.owner, self.domain, self.machine = owner, domain, owner.machine
+        self.m = extent(rows)
+        self.panels = math.ceil(owner.n / owner.nr)
+        batch = math.prod(extent(r) for r in batches)
+        self.plan = self._planned(batch)
+        self.draft = Draft(kernel_name(owner.group))
+        self.grid: list[tuple[Var, Expr]] = [(scalar.var(f"b{i}"), const(extent(run))) for i, run in enumerate(batches)]
+        self.batches = [v for v, _ in self.grid]
+        self.batch_axes = [axis(run, v) for run, v in zip(batches, self.batches, strict=True)]
+        self.rows = rows
+        self.a = self._operand(owner.sides.a, owner.sides.a_node, batches, a_form, 1, rows)
+        self.b = self._operand(owner.sides.b, owner.sides.b_node, batches, b_form, 3 if owner.sides.packed else 2, [])
+        self.cost = 0.0
+        self.elements = batch * self.m * owner.n
+
+    def _planned(self, batch: int) -> GemmPlan:
+        plan = plan_gemm(self.machine, self.m, self.owner.n, self.owner.k, batch)
+        while self.panels % plan.panels:
+            plan = GemmPlan(plan.rows, plan.depths, plan.panels - 1)
+        return plan
+
+    def _operand(self, view: View, node: Node, batches: list[Run], form: Affine, tail: int, rows: Run) -> Buffer:
+        """The parameter [batch runs..., rows if any..., the last `tail` dimensions of the view]."""
+        shape = [extent(run) for run in batches]
+        strides = [form.coefficient(run[-1][0]) for run in batches]
+        if tail == 1:
+            shape.append(self.m)
+            strides.append(form.coefficient(rows[-1][0]) if rows else int(view.shape[-1]) or 1)
+        shape += [int(s) for s in view.shape[-tail:]]
+        strides += [int(s) for s in view.strides[-tail:]]
+        return self.draft.params.get(node, tuple(shape), tuple(strides), int(view.offset) + form.const)
+
+    # --- statements ---
+
+    def kernel(self) -> Lowered:
+        owner, plan = self.owner, self.plan
+        size, full, rest = plan.rows
+        panel = scalar.var("p")
+        blocks = full + (rest > 0)
+        inside = not owner.ahead
+        row_var = scalar.var("mb")
+        if not inside and blocks > 1:
+            self.grid.append((row_var, const(blocks)))
+        groups = self.panels // plan.panels
+        if groups > 1:
+            self.grid.append((panel, const(groups)))
+        first = panel if groups > 1 else const(0)
+        body = self._columns(first, lambda cols: self._rows(row_var if blocks > 1 else const(0), first, cols, inside))
+        cost = gemm_ns(self.machine, self.m, owner.n, owner.k, self.elements // max(1, self.m * owner.n), owner.core.dtype.bytes)
+        cost += self.elements * self.cost / (self.machine.lanes * self.machine.ghz)
+        return self.draft.finish(self.grid, body, cost)
+
+    def _columns(self, group: Expr, body: Callable[[int], Stmt]) -> Stmt:
+        """`body(columns of the last panel of the group)`, twice where the very last panel is ragged."""
+        rest = self.owner.n % self.owner.nr
+        if not rest:
+            return body(self.owner.nr)
+        last = self.panels // self.plan.panels - 1
+        if last == 0:
+            return body(rest)
+        return If(group < last, body(self.owner.nr), body(rest))
+
+    def _rows(self, row: Expr, group: Expr, cols: int, inside: bool) -> Stmt:
+        size, full, rest = self.plan.rows
+        if inside:
+            return self._packing(row, group, cols)
+        if not rest:
+            return self._block(row * const(size), size, group, cols, None)
+        if not full:
+            return self._block(const(0), rest, group, cols, None)
+        return If(
+            row < full,
+            self._block(row * const(size), size, group, cols, None),
+            self._block(row * const(size), rest, group, cols, None),
+        )
+
+    def _packing(self, row: Expr, group: Expr, cols: int) -> Stmt:
+        """Pack the group's panels, then walk the rows."""
+        owner, count = self.owner, self.plan.panels
+        packed = Buffer("packed", self.b.dtype, (const(count), const(owner.k), const(owner.nr)), Scope.SHARED)
+        size, full, rest = self.plan.rows
+        steps: list[Stmt] = []
+        transpose = int(owner.sides.b.strides[-1]) != 1
+        for q in range(count):
+            width = cols if q == count - 1 else owner.nr
+            first = (group * const(count) + const(q)) * const(owner.nr)
+            if transpose:
+                turned = self._turned()
+                at = (*self.batches, first, const(0))
+                src = Region(turned, at, (*self._points(), const(width), const(owner.k)))
+            else:
+                src = Region(self.b, (*self.batches, const(0), first), (*self._points(), const(owner.k), const(width)))
+            dst = Region(packed, (const(q), const(0), const(0)), (None, const(owner.k), const(width)))
+            steps.append(Copy(src, dst, transpose))
+        v = scalar.var("mi")
+        if full > 1:
+            steps.append(For(v, const(full), self._block(v * const(size), size, group, cols, packed)))
+        elif full == 1:
+            steps.append(self._block(const(0), size, group, cols, packed))
+        if rest:
+            steps.append(self._block(const(full * size), rest, group, cols, packed))
+        return Alloc(packed, block(*steps))
+
+    def _turned(self) -> Buffer:
+        """b seen as [batch..., N, K]."""
+        b, k, n = self.owner.sides.b, self.owner.k, self.owner.n
+        shape = tuple(int(s.value) for s in self.b.shape[:-2]) + (n, k)  # type: ignore[attr-defined]
+        steps = [int(s.value) for s in self.b.steps()]  # type: ignore[attr-defined]
+        strides = (*steps[:-2], steps[-1], steps[-2])
+        return self.draft.params.get(self.owner.sides.b_node, shape, strides, int(b.offset))
+
+    def _points(self) -> tuple[None, ...]:
+        return (None,) * len(self.batches)
+
+    def _block(self, first_row: Expr, rows: int, group: Expr, cols: int, packed: Buffer | None) -> Stmt:
+        """The products of one block of rows with the panels of a group, then their epilogues."""
+        owner, count = self.owner, self.plan.panels
+        acc = Buffer("acc", owner.compute, (const(count), const(rows), const(owner.nr)), Scope.FRAGMENT)
+        steps: list[Stmt] = []
+        start = 0
+        for depth in self.plan.depths:
+            for q in range(count):
+                width = cols if q == count - 1 else owner.nr
+                steps.append(self._gemm(acc, first_row, rows, group, q, start, depth, width, packed))
+            start += depth
+        for q in range(count):
+            width = cols if q == count - 1 else owner.nr
+            steps.append(self._epilogue(acc, first_row, rows, group, q, width))
+        return Alloc(acc, block(*steps))
+
+    def _gemm(
+        self, acc: Buffer, first_row: Expr, rows: int, group: Expr, q: int, start: int, depth: int, width: int, packed: Buffer | None
+    ) -> Stmt:
+        owner = self.owner
+        panel = group * const(self.plan.panels) + const(q)
+        if packed is not None:
+            b = Region(packed, (const(q), const(start), const(0)), (None, const(depth), const(width)))
+        elif owner.sides.packed:
+            width = owner.nr
+            b = Region(self.b, (*self.batches, panel, const(start), const(0)), (*self._points(), None, const(depth), const(width)))
+        else:
+            b = Region(self.b, (*self.batches, const(start), panel * const(owner.nr)), (*self._points(), const(depth), const(width)))
+        target = Region(acc, (const(q), const(0), const(0)), (None, const(rows), const(width)))
+        if depth == 0:
+            return Fill(target, const(0, acc.dtype))
+        a = Region(self.a, (*self.batches, first_row, const(start)), (*self._points(), const(rows), const(depth)))
+        return Gemm(a, b, target, clear=start == 0)
+
+    def _epilogue(self, acc: Buffer, first_row: Expr, rows: int, group: Expr, q: int, width: int) -> Stmt:
+        owner = self.owner
+        i, j = scalar.var("i"), scalar.var("j")
+        panel = group * const(self.plan.panels) + const(q)
+        column = panel * const(owner.nr) + j
+        columns = self.domain.dims[-1]
+        axes = [*self.batch_axes]
+        if self.rows:
+            axes.append(axis(self.rows, first_row + i))
+        if columns:
+            axes.append(axis(columns, column, self._parts(columns, panel, j)))
+        stores = owner._evaluate(self.domain, axes, self.draft.params, Trace(), acc[const(q), i, j])
+        self.cost = expression_cycles(*(s.value for s in stores)) + 2
+        return Parallel((i, j), (const(rows), const(width)), block(*stores))
+
+    def _parts(self, columns: Run, panel: Expr, j: Expr) -> tuple[Expr, ...] | None:
+        """The values of the variables that columns are split into, where whole panels lie within the innermost."""
+        inner = columns[-1][1]
+        if len(columns) == 1 or inner % self.owner.nr:
+            return None
+        per = inner // self.owner.nr
+        parts: list[Expr] = [(panel % const(per)) * const(self.owner.nr) + j]
+        rest = panel // const(per)
+        for v, e in reversed(columns[1:-1]):
+            parts.insert(0, rest % const(e))
+            rest = rest // const(e)
+        return (rest, *parts)

@@ -1,0 +1,365 @@
+"""Graph nodes as scalar expressions of the loop variables: what every template builds its statements from.
+
+In: nodes, the index at which an element is wanted, and which nodes are in memory. Out: `Expr` with loads of kernel
+parameters. Views, gathers, concatenations and pads are index arithmetic here; everything pointwise is recomputed where it
+is asked for. Must not know grids or statements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...base import dtypes, scalar
+from ...base.scalar import Expr, Var, cast, const
+from ...graph.ir import Family, Node
+from ..ir import Buffer
+from ..program import Value
+from .packing import PACK
+from .space import ZERO, Affine, Index, Space, row_major
+from .views import backward, broadcast
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Adjacent domain variables, outermost first, that one expression of the loop variables counts through.
+
+    `parts`, where given, holds each variable's own value; else it is found by division.
+    """
+
+    vars: tuple[Var, ...]
+    extents: tuple[int, ...]
+    expr: Expr
+    parts: tuple[Expr, ...] | None = None
+
+    def part(self, k: int) -> Expr:
+        if self.parts is not None:
+            return self.parts[k]
+        inner = row_major(self.extents)[k]
+        quotient = self.expr // const(inner)
+        return quotient if k == 0 else quotient % const(self.extents[k])
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What a parameter is bound to at launch: the memory of `node`, `offset` elements in."""
+
+    node: Node
+    offset: int
+
+
+@dataclass
+class Params:
+    """A kernel's parameters in order of first use."""
+
+    buffers: list[Buffer] = field(default_factory=list)
+    bindings: list[Binding] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    known: dict[tuple[object, ...], Buffer] = field(default_factory=dict)
+
+    def get(self, node: Node, shape: tuple[int, ...], strides: tuple[int, ...], offset: int, write: bool = False) -> Buffer:
+        """The parameter that sees the memory of `node` through shape and strides."""
+        if not shape:
+            shape, strides = (1,), (1,)
+        key = (node, shape, strides, offset, write)
+        found = self.known.get(key)
+        if found is None:
+            name = f"y{len(self.outputs)}" if write else f"x{len(self.buffers) - len(self.outputs)}"
+            step = None if strides == row_major(shape) else tuple(const(s) for s in strides)
+            found = self.known[key] = Buffer(name, node.dtype, tuple(const(s) for s in shape), strides=step)
+            self.buffers.append(found)
+            self.bindings.append(Binding(node, offset))
+            if write:
+                self.outputs.append(name)
+        return found
+
+
+@dataclass
+class Trace:
+    """Which affine forms a kernel depends on: adjacent loops may merge where all of these can follow."""
+
+    forms: dict[Affine, None] = field(default_factory=dict)
+    stores: dict[Affine, None] = field(default_factory=dict)
+
+
+Provider = Callable[[Index], Expr | None]
+
+
+class Emitter:
+    """Evaluates nodes at indices. Names of loop variables must differ from those of domain variables, unless an axis stands
+    for itself.
+
+    `values`: the nodes in memory, `targets`: where results go. `here`: nodes that this kernel computes itself, so never loads.
+    `provided`: nodes whose value at an index is in a register or a local buffer; such a function may refuse.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        axes: Sequence[Axis],
+        params: Params,
+        values: Mapping[Node, Value],
+        targets: Mapping[Node, Value],
+        here: Collection[Node],
+        trace: Trace | None = None,
+    ) -> None:
+        self.space, self.axes, self.params, self.values = space, axes, params, values
+        self.targets, self.here = targets, here
+        self.trace = trace if trace is not None else Trace()
+        self.provided: dict[Node, Provider] = {}
+        self.memo: dict[tuple[Node, Index], Expr] = {}
+        self.axis_of = {v: axis for axis in axes for v in axis.vars}
+
+    # --- indices ---
+
+    def render(self, a: Affine) -> Expr:
+        """An affine form as an expression of the loop variables."""
+        self.trace.forms[a] = None
+        total: Expr | None = None
+        for step, e in self._merged(a):
+            part = e if step == 1 else e * const(step)
+            total = part if total is None else total + part
+        if total is None:
+            return const(a.const)
+        return total + const(a.const) if a.const else total
+
+    def _merged(self, a: Affine) -> list[tuple[int, Expr]]:
+        """(coefficient, expression) pairs whose sum is `a` less its constant: one an axis where the coefficients fit it."""
+        found: list[tuple[int, Expr]] = []
+        done: set[Axis] = set()
+        for atom, c in a.terms:
+            axis = self.axis_of.get(atom) if isinstance(atom, Var) else None  # type: ignore[arg-type]
+            if axis is None:
+                found.append((c, self._atom(atom)))
+            elif axis not in done:
+                done.add(axis)
+                found += self._along(axis, a)
+        return found
+
+    def _along(self, axis: Axis, a: Affine) -> list[tuple[int, Expr]]:
+        coefficients = [a.coefficient(v) for v in axis.vars]
+        if fits(coefficients, axis.extents):
+            return [(coefficients[-1], axis.expr)]
+        return [(c, axis.part(k)) for k, c in enumerate(coefficients) if c]
+
+    def _atom(self, atom: Expr) -> Expr:
+        """An opaque atom is written over domain variables; put the loops' expressions in their places."""
+        return scalar.transform(atom, lambda e: self._part_of(e) if isinstance(e, Var) else None)
+
+    def _part_of(self, v: Var) -> Expr | None:
+        axis = self.axis_of.get(v)
+        return None if axis is None else axis.part(axis.vars.index(v))
+
+    def is_affine(self, index: Index) -> bool:
+        return all(isinstance(t, Var) and t in self.axis_of for i in index for t, _ in i.terms)
+
+    def place(self, node: Node, index: Index, write: bool = False) -> tuple[Buffer, tuple[Expr, ...]]:
+        """A parameter for the memory of `node` and the index in it of element `index`."""
+        value = (self.targets if write else self.values)[node]
+        if not self.is_affine(index):
+            buffer = self.params.get(node, value.shape, value.strides, 0, write)  # type: ignore[arg-type]
+            return buffer, tuple(self.render(i) for i in index) or (const(0),)
+        address = self.space.linear(index, value.strides)  # type: ignore[arg-type]
+        self.trace.forms[address] = None
+        if write:
+            self.trace.stores[address] = None
+        shape, strides, at = [], [], []
+        for axis in self.axes:
+            coefficients = [address.coefficient(v) for v in axis.vars]
+            if not any(coefficients):
+                continue
+            if fits(coefficients, axis.extents):
+                shape.append(_product(axis.extents))
+                strides.append(coefficients[-1])
+                at.append(axis.expr)
+                continue
+            for k, c in enumerate(coefficients):
+                if c:
+                    shape.append(axis.extents[k])
+                    strides.append(c)
+                    at.append(axis.part(k))
+        return self.params.get(node, tuple(shape), tuple(strides), address.const, write), tuple(at) or (const(0),)
+
+    # --- values ---
+
+    def value(self, node: Node, index: Index) -> Expr:
+        """Element `index` of `node`, in the node's compute type."""
+        key = (node, index)
+        found = self.memo.get(key)
+        if found is None:
+            found = self.memo[key] = self._value(node, index)
+        return found
+
+    def _value(self, node: Node, index: Index) -> Expr:
+        provider = self.provided.get(node)
+        if provider is not None:
+            e = provider(index)
+            if e is not None:
+                return e
+        if node in self.values and node not in self.here:
+            return self.load(node, index)
+        match node.op.family:
+            case Family.VIEW:
+                return self.value(node.args[0], backward(self.space, node, index))
+            case Family.POINTWISE:
+                operands = [self.value(a, broadcast(index, a.shape)) for a in node.args]  # type: ignore[arg-type]
+                body = node.op.body
+                assert body is not None, node.op
+                return body(node.attrs, *operands)
+            case Family.INDEX:
+                return self._indexed(node, index)
+        raise NotImplementedError(f"{node!r} is neither in memory nor recomputable")
+
+    def load(self, node: Node, index: Index) -> Expr:
+        buffer, at = self.place(node, index)
+        return cast(buffer[at], node.dtype.compute)
+
+    def store(self, node: Node, index: Index) -> tuple[Buffer, tuple[Expr, ...]]:
+        """Where the result of `node` goes."""
+        return self.place(node, index, write=True)
+
+    # --- data movement ---
+
+    def _indexed(self, node: Node, index: Index) -> Expr:
+        a, args = node.attrs, node.args
+        match node.op.name:
+            case "iota":
+                assert node.op.body is not None
+                return node.op.body(a, self.render(index[0]))
+            case "cat":
+                return self._cat(args, index, a.dim)  # type: ignore[attr-defined]
+            case "take":
+                d, rank = a.dim, len(args[1].shape)  # type: ignore[attr-defined]
+                at = self._position(args[1], index[d : d + rank], int(args[0].shape[d]))
+                return self.value(args[0], (*index[:d], at, *index[d + rank :]))
+            case "gather":
+                d = a.dim  # type: ignore[attr-defined]
+                at = self._position(args[1], index, int(args[0].shape[d]))
+                return self.value(args[0], (*index[:d], at, *index[d + 1 :]))
+            case "slice_scatter":
+                return self._slice_scatter(node, index)
+            case "pad":
+                return self._pad(node, index)
+        if node.op is PACK:
+            return self._pack(node, index)
+        raise NotImplementedError(f"index operator {node.op.name}")
+
+    def _position(self, node: Node, index: Index, size: int) -> Affine:
+        """A loaded index as an atom. It is kept within the operand, whatever the caller passed."""
+        e = cast(self.value(node, index), dtypes.i64)
+        e = scalar.minimum(scalar.maximum(e, 0), max(size - 1, 0))
+        if isinstance(e, scalar.Const):
+            return Affine((), int(e.value))
+        return self.space.atom(e, 0, max(size - 1, 0))
+
+    def _within(self, a: Affine, low: int, high: int) -> bool | None:
+        """Whether `a` is in [low, high) for all iterations (True), for none (False), or it depends (None, cuts requested)."""
+        first, last = self.space.range(a)
+        if low <= first and last < high:
+            return True
+        if last < low or first >= high:
+            return False
+        for point in (low, high):
+            if first < point <= last:
+                self.space.request_cut(a, point)
+        return None
+
+    def _clamped(self, a: Affine, size: int) -> Affine:
+        first, last = self.space.range(a)
+        if 0 <= first and last < size:
+            return a
+        e = scalar.minimum(scalar.maximum(self.render(a), 0), size - 1)
+        return self.space.atom(e, 0, size - 1)
+
+    def _inside(self, a: Affine, low: int, high: int) -> Expr:
+        e = self.render(a)
+        first, last = self.space.range(a)
+        tests = ([e >= low] if first < low else []) + ([e < high] if last >= high else [])
+        return tests[0] if len(tests) == 1 else tests[0] & tests[1]
+
+    def _cat(self, args: Sequence[Node], index: Index, d: int) -> Expr:
+        start, found = 0, None
+        pieces: list[tuple[int, Node]] = []
+        for a in args:
+            size = int(a.shape[d])
+            within = self._within(index[d], start, start + size) if size else False
+            if within:
+                found = (start, a)
+            elif within is None:
+                pieces.append((start, a))
+            start += size
+        if found is not None:
+            return self.value(found[1], (*index[:d], self.space.scale(index[d], 1, -found[0]), *index[d + 1 :]))
+        position = self.render(index[d])
+        result: Expr | None = None
+        for start, a in reversed(pieces):
+            at = self._clamped(self.space.scale(index[d], 1, -start), int(a.shape[d]))
+            e = self.value(a, (*index[:d], at, *index[d + 1 :]))
+            result = e if result is None else scalar.select(position < start + int(a.shape[d]), e, result)
+        assert result is not None
+        return result
+
+    def _slice_scatter(self, node: Node, index: Index) -> Expr:
+        x, src = node.args
+        a = node.attrs
+        d, start, stop, step = a.dim, a.start, a.stop, a.step  # type: ignore[attr-defined]
+        size = int(src.shape[d])
+        if size == 0:
+            return self.value(x, index)
+        within = self._within(index[d], start, stop) if step == 1 else None
+        if within is False:
+            return self.value(x, index)
+        shifted = self.space.scale(index[d], 1, -start)
+        if within is True:
+            return self.value(src, (*index[:d], shifted, *index[d + 1 :]))
+        e = self.render(shifted)
+        cond = (e >= 0) & (self.render(index[d]) < stop)
+        if step != 1:
+            cond = cond & (e % const(step)).eq(0)
+            shifted = self.space.atom(e // const(step), -(start // step) - 1, (int(x.shape[d]) - start) // step)
+        at = self._clamped(shifted, size)
+        return scalar.select(cond, self.value(src, (*index[:d], at, *index[d + 1 :])), self.value(x, index))
+
+    def _pad(self, node: Node, index: Index) -> Expr:
+        x, fill = node.args[0], const(node.attrs.value, node.dtype.compute)  # type: ignore[attr-defined]
+        at: list[Affine] = []
+        cond: Expr | None = None
+        for i, size, (low, _) in zip(index, x.shape, node.attrs.pads, strict=True):  # type: ignore[attr-defined]
+            within = self._within(i, low, low + size)
+            if within is False or size == 0:
+                return fill
+            shifted = self.space.scale(i, 1, -low)
+            if within is None:
+                test = self._inside(i, low, low + size)
+                cond = test if cond is None else cond & test
+                shifted = self._clamped(shifted, size)
+            at.append(shifted)
+        e = self.value(x, tuple(at))
+        return e if cond is None else scalar.select(cond, e, fill)
+
+    def _pack(self, node: Node, index: Index) -> Expr:
+        b, n = node.args[0], int(node.args[0].shape[-1])
+        *batch, panel, k, j = index
+        column = self.space.add(self.space.scale(panel, int(node.shape[-1])), j)
+        if self.space.range(column)[1] < n:
+            return self.value(b, (*batch, k, column))
+        cond = self.render(column) < n
+        e = self.value(b, (*batch, k, self._clamped(column, n)))
+        return scalar.select(cond, e, const(0, e.dtype))
+
+
+def fits(coefficients: Sequence[int], extents: Sequence[int]) -> bool:
+    """Whether a linear form over adjacent variables is a multiple of their merged count."""
+    return all(a == b * e for a, b, e in zip(coefficients, coefficients[1:], extents[1:]))
+
+
+def _product(extents: Sequence[int]) -> int:
+    total = 1
+    for e in extents:
+        total *= e
+    return total
+
+
+def domain(space: Space, shape: Sequence[int], prefix: str = "d") -> Index:
+    """Fresh variables for every dimension of `shape` (constant zero where the size is 1)."""
+    return tuple(space.loop(f"{prefix}{i}", s) if s != 1 else ZERO for i, s in enumerate(shape))

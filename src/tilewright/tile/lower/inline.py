@@ -1,0 +1,206 @@
+"""Which members of pointwise groups are computed again by their readers instead of being kept in memory.
+
+In: a partition. Out: the same groups with `inlined` filled in, and members moved where moving saves a result. A node is
+recomputed where that costs less than writing and reading it, and never where the work would grow without bound.
+Must not know statements or memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+
+from ...base import scalar
+from ...base.dtypes import DType
+from ...graph.ir import Attrs, Family, Node, Op
+from ..fuse import Group, Partition, is_leaf, is_virtual
+from ..schedule import LAUNCH_NS, Machine, expression_cycles
+
+MOST_CYCLES = 160
+"""Work of one recomputed element, beyond which only a sole reader of each element once may have it."""
+MOST_NODES = 64
+
+
+@dataclass(frozen=True)
+class Read:
+    """`consumer`, computed in `group`, reads operand `arg`."""
+
+    group: Group
+    consumer: Node
+    arg: Node
+
+    @property
+    def evaluations(self) -> int:
+        """How many elements it asks for."""
+        shape = self.consumer.shape if self.consumer.op.family is Family.POINTWISE else self.arg.shape
+        if self.consumer.op.name in ("take", "gather", "pad", "pack"):
+            shape = self.consumer.shape
+        once = math.prod(self.consumer.shape) or 1
+        return math.prod(shape) * max(1, self.group.inlined.get(self.consumer, once) // once)  # type: ignore[operator,return-value]
+
+
+@functools.lru_cache(4096)
+def _body_cycles(op: Op, attrs: Attrs, operands: tuple[DType, ...]) -> float:
+    assert op.body is not None
+    return expression_cycles(op.body(attrs, *(scalar.var(f"x{i}", d) for i, d in enumerate(operands))))
+
+
+def cycles(n: Node) -> float:
+    """Work of one vector of results of a pointwise node, loads left out; data movement counts a little."""
+    if n.op.family is Family.POINTWISE:
+        return _body_cycles(n.op, n.attrs, tuple(a.dtype.compute for a in n.args))
+    return 2.0
+
+
+class Inliner:
+    def __init__(self, partition: Partition, machine: Machine) -> None:
+        self.partition, self.machine = partition, machine
+        self.reads: defaultdict[Node, list[Read]] = defaultdict(list)
+        for g in partition.groups:
+            if g.kind == "copy":
+                self.reads[partition.copied(g)].append(Read(g, g.members[0], g.members[0]))
+                continue
+            for m in g.members:
+                self._note(g, m)
+
+    def _note(self, group: Group, n: Node) -> None:
+        for a in dict.fromkeys(n.args):
+            self.reads[self.partition.base(a)].append(Read(group, n, a))
+
+    def run(self) -> None:
+        for g in self.partition.groups:
+            if g.kind in ("contract", "rows"):
+                self._sink(g)
+        for g in self.partition.groups:
+            if g.kind == "pointwise" and g.effect is None:
+                self._inline(g)
+
+    # --- moving ---
+
+    def _sink(self, group: Group) -> None:
+        """Members that are kept beside the very operands they are computed from go to their readers, which then read less."""
+        for m in reversed(list(group.members)):
+            if m.op.family is not Family.POINTWISE or m is group.core or m in group.bound:
+                continue
+            readers = self.reads[m]
+            targets = {r.group for r in readers}
+            if len(targets) != 1 or group in targets or cycles(m) > 40:
+                continue
+            target = next(iter(targets))
+            if target.kind not in ("pointwise", "rows") or target.effect is not None or m not in self.partition.group_of:
+                continue
+            operands = [s for a in m.args if (s := self.partition.base(a)) in group.index]
+            if all(self._is_kept(group, s) for s in operands):
+                group.members.remove(m)
+                del group.index[m], self.partition.group_of[m]
+                for s in self.reads.values():
+                    s[:] = [r for r in s if r.consumer is not m or r.group is not group]
+                self._adopt(target, m, sum(r.evaluations for r in readers))
+
+    def _is_kept(self, group: Group, n: Node) -> bool:
+        return n in group.bound or any(r.group is not group for r in self.reads[n])
+
+    def _adopt(self, target: Group, n: Node, evaluations: int) -> None:
+        if n in target.inlined:
+            target.inlined[n] = max(target.inlined[n], evaluations)
+            return
+        target.inlined[n] = evaluations
+        self._note(target, n)
+
+    # --- recomputing ---
+
+    def _inline(self, group: Group) -> None:
+        for n in reversed(list(group.members)):
+            readers = self.reads[n]
+            outside = [r for r in readers if r.group is not group]
+            if not outside or n in group.bound or not all(self._may_inline(group, r) for r in outside):
+                continue
+            tree = self._tree(group, n)
+            if self._pays(n, tree, outside, len(group.members) == len([t for t in tree if t in group.index])):
+                self._move(group, n, tree, outside)
+
+    def _may_inline(self, group: Group, r: Read) -> bool:
+        g = r.group
+        if g.effect is not None or g.folded != group.folded:
+            return False
+        if g.kind == "contract":
+            return r.consumer is not g.core
+        return g.kind in ("pointwise", "rows", "scan", "pack", "copy")
+
+    def _tree(self, group: Group, n: Node) -> list[Node]:
+        """`n` and what else its group computes for it."""
+        seen: dict[Node, None] = {}
+        todo = [n]
+        while todo:
+            m = todo.pop()
+            if m in seen or is_leaf(m) or is_virtual(m) or not (m in group.index or m in group.inlined):
+                continue
+            seen[m] = None
+            todo += (self.partition.base(a) for a in m.args)
+        return list(seen)
+
+    def _pays(self, n: Node, tree: list[Node], outside: list[Read], whole: bool) -> bool:
+        """Whether recomputing costs less than the memory traffic (and perhaps the launch) it saves."""
+        if len(tree) > MOST_NODES:
+            return False
+        elements = math.prod(n.shape)
+        evaluations = sum(r.evaluations for r in outside)
+        work = sum(cycles(m) for m in tree)
+        groups = {r.group for r in outside}
+        if work > MOST_CYCLES and (evaluations > elements or len(groups) > 1):
+            return False
+        m = self.machine
+        extra = (evaluations - elements) * work / (m.lanes * m.ghz)  # type: ignore[operator]
+        loads = sum(1 for t in tree for a in t.args if self._is_load(tree, a))
+        extra += max(0, loads - 1) * evaluations * 4 / m.cache_bandwidth
+        saved = 2 * elements * n.dtype.bytes / m.cache_bandwidth + (LAUNCH_NS if whole else 0.0)  # type: ignore[operator]
+        return bool(extra <= saved)
+
+    def _is_load(self, tree: list[Node], a: Node) -> bool:
+        s = self.partition.base(a)
+        return s not in tree and not is_virtual(s)
+
+    def _move(self, group: Group, n: Node, tree: list[Node], outside: list[Read]) -> None:
+        evaluations: dict[Group, int] = defaultdict(int)
+        for r in outside:
+            evaluations[r.group] += r.evaluations
+        self.reads[n] = [r for r in self.reads[n] if r.group is group]
+        for target, count in evaluations.items():
+            for m in tree:
+                self._adopt(target, m, count)
+
+
+def inline(partition: Partition, machine: Machine) -> None:
+    """Decide what is recomputed where, changing the partition's groups."""
+    Inliner(partition, machine).run()
+
+
+def external_reads(partition: Partition, group: Group) -> list[Node]:
+    """The nodes in memory that the kernel of `group` reads, in order of first use."""
+    found: dict[Node, None] = {}
+    seen: set[Node] = set()
+
+    def visit(n: Node) -> None:
+        s = partition.base(n)
+        if s in seen or is_virtual(s):
+            return
+        seen.add(s)
+        if s in group.index or s in group.inlined:
+            for a in s.args:
+                visit(a)
+        else:
+            found[s] = None
+
+    if group.kind == "copy":
+        s = partition.copied(group)
+        if s not in group.inlined and not is_virtual(s):
+            return [s]
+        seen.add(s)
+        todo = list(s.args)
+    else:
+        todo = [a for m in group.members for a in m.args]
+    for a in todo:
+        visit(a)
+    return list(found)

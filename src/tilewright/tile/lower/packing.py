@@ -1,0 +1,56 @@
+"""Operands of matmul in panels: internal operators that the lowering puts in place of a matmul with a constant right side.
+
+In: `matmul(a, b)`. Out: `packed_matmul(a, pack(b))`. Panels are [ceil(N / nr)][K][nr], zero beyond N, so that a micro-kernel
+reads them in order. Must not know tiles or statements.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ...graph.ir import Attrs, Family, Node, Op, TensorType, Type
+
+
+@dataclass(frozen=True)
+class PackAttrs(Attrs):
+    nr: int
+
+
+def _infer_pack(attrs: PackAttrs, b: Type) -> TensorType:
+    assert isinstance(b, TensorType)
+    *batch, k, n = b.shape
+    return TensorType(b.dtype, (*batch, math.ceil(n / attrs.nr), k, attrs.nr))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class PackedAttrs(Attrs):
+    """`columns`: N, of which the last panel may hold a part only."""
+
+    columns: int
+
+
+def _infer_packed(attrs: PackedAttrs, a: Type, b: Type) -> TensorType:
+    assert isinstance(a, TensorType) and isinstance(b, TensorType)
+    batch = broadcast_shape(a.shape[:-2], b.shape[:-3])
+    return TensorType(a.dtype, (*batch, a.shape[-2], attrs.columns))
+
+
+def _no_eager(attrs: Attrs, *tensors: Any) -> Any:
+    raise NotImplementedError("an operator internal to the lowering has no eager meaning")
+
+
+PACK = Op("pack", Family.INDEX, _infer_pack, _no_eager, PackAttrs, arity=1)
+PACKED_MATMUL = Op("packed_matmul", Family.CONTRACT, _infer_packed, _no_eager, PackedAttrs, arity=2)
+
+
+def broadcast_shape(x: tuple[Any, ...], y: tuple[Any, ...]) -> tuple[Any, ...]:
+    rank = max(len(x), len(y))
+    x, y = (1,) * (rank - len(x)) + x, (1,) * (rank - len(y)) + y
+    return tuple(b if a == 1 else a for a, b in zip(x, y, strict=True))
+
+
+def packed(n: Node, a: Node, b: Node, nr: int) -> Node:
+    """The matmul `n` over `a` and a packed `b`."""
+    return PACKED_MATMUL(a, PACK(b, nr=nr), columns=n.shape[-1])

@@ -1,0 +1,195 @@
+"""Pointwise kernels: every element of the domain on its own, several results, any reading through index maps.
+
+In: a pointwise, pack or copy group. Out: a kernel over flattened chunks: adjacent dimensions are merged where every access
+allows it, the loops follow the first result's memory order. Concatenations and pads cut the domain into boxes, so that
+inside a box each element has one source. Must not know what fusion decided.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...base import scalar
+from ...base.scalar import Expr, Var, const
+from ...graph.ir import Node
+from ..fuse import Group
+from ..ir import If, Parallel, Stmt, Store, block
+from ..schedule import Machine, block_target, chunk, elementwise_ns, expression_cycles
+from .context import Context, Draft, Lowered, kernel_name
+from .domain import MOST_BOXES, Domain, axis, boxes, by_stride, extent, merged, refined
+from .emit import Axis, Emitter, Params, Trace
+from .space import Affine, Space
+
+Box = dict[Var, tuple[int, int]]
+Run = list[tuple[Var, int]]
+
+
+def lower_pointwise(group: Group, context: Context) -> list[Lowered]:
+    """One kernel, or one a box where the domain is cut along its outer dimensions."""
+    return _Pointwise(group, context).lower()
+
+
+class _Pointwise:
+    def __init__(self, group: Group, context: Context) -> None:
+        self.group, self.context = group, context
+        self.members = [m for m in group.members if m in context.targets]
+        self.here = set(group.inlined) if group.kind == "copy" else {*group.members, *group.inlined}
+
+    def lower(self) -> list[Lowered]:
+        domain = refined(self.group, lambda d: self._trace(d, {}))
+        cuts = self._cuts(domain)
+        all_boxes = boxes(cuts, dict(domain.vars))
+        trace = Trace()
+        for box in all_boxes:
+            part = self._trace(domain, box)
+            trace.forms.update(part.forms)
+            trace.stores.update(part.stores)
+        order = by_stride(domain.vars, next(iter(trace.stores)))
+        runs = merged(order, trace.forms, cuts)
+        if len(all_boxes) == 1:
+            return [self._kernel(domain, runs, all_boxes, kernel_name(self.group))]
+        outer = next(i for i, run in enumerate(runs) if run[0][0] in cuts)
+        blocks = math.prod(extent(run) for run in runs[:outer])
+        if blocks >= 4 * self.context.machine.threads:
+            return [self._kernel(domain, runs, all_boxes, kernel_name(self.group), outer)]
+        return [self._kernel(domain, runs, [box], f"{kernel_name(self.group)}_part{i}") for i, box in enumerate(all_boxes)]
+
+    # --- probing ---
+
+    def _trace(self, domain: Domain, box: Box) -> Trace:
+        trace = Trace()
+        self._stores(domain, _space(domain, box), domain.own_axes(), Params(), trace)
+        return trace
+
+    def _stores(self, domain: Domain, space: Space, axes: Sequence[Axis], params: Params, trace: Trace) -> list[Store]:
+        emitter = Emitter(space, axes, params, self.context.values, self.context.targets, self.here, trace)
+        found = []
+        for m in self.members:
+            buffer, at = emitter.store(m, domain.index[m])
+            found.append(Store(buffer, at, emitter.value(m, domain.index[m])))
+        domain.space.splits.update(space.splits)
+        domain.space.cuts.update(space.cuts)
+        return found
+
+    def _cuts(self, domain: Domain) -> dict[Var, list[int]]:
+        """Where to cut which variables, so that no element's source depends on its place. Too many boxes: not at all."""
+        cuts: dict[Var, list[int]] = {}
+        for _ in range(3):
+            domain.space.cuts.clear()
+            for box in boxes(cuts, dict(domain.vars)):
+                self._trace(domain, box)
+            wanted = {v: sorted({*cuts.get(v, ()), *(p for u, p in domain.space.cuts if u is v)}) for v, _ in domain.vars}
+            wanted = {v: points for v, points in wanted.items() if points}
+            if wanted == cuts:
+                break
+            if math.prod(len(points) + 1 for points in wanted.values()) > MOST_BOXES:
+                break
+            cuts = wanted
+        return cuts
+
+    # --- emitting ---
+
+    def _kernel(self, domain: Domain, runs: list[Run], parts: list[Box], name: str, outer: int | None = None) -> Lowered:
+        """`outer`: how many runs all boxes share in the grid; None for a single box, which may split any run."""
+        draft = Draft(name)
+        machine = self.context.machine
+        work = self._cycles(domain, parts[0])
+        first = _loops(machine, runs, parts[0], work, outer)
+        bodies: list[Stmt] = []
+        cost = 0.0
+        for box in parts:
+            loops = first if box is parts[0] else _loops(machine, runs, box, work, outer)
+            stores = self._stores(domain, _space(domain, box), loops.axes, draft.params, Trace())
+            bodies.append(loops.body(block(*stores)))
+            elements = math.prod(box.get(v, (0, e))[1] for v, e in domain.vars)
+            cycles = expression_cycles(*(s.value for s in stores))
+            moved = elements * sum(_bytes(s) for s in stores)
+            cost += elementwise_ns(machine, elements, cycles, moved)
+        return draft.finish(first.grid, block(*bodies), cost)
+
+    def _cycles(self, domain: Domain, box: Box) -> float:
+        stores = self._stores(domain, _space(domain, box), domain.own_axes(), Params(), Trace())
+        return expression_cycles(*(s.value for s in stores))
+
+
+def _bytes(s: Store) -> int:
+    """Memory moved by one element of a store, broadcast operands counted as free."""
+    loads = [e for e in scalar.walk(s.value) if hasattr(e, "buffer")]
+    return s.buffer.dtype.bytes + sum(e.dtype.bytes for e in loads)
+
+
+def _space(domain: Domain, box: Box) -> Space:
+    space = domain.space
+    for v, (low, size) in box.items():
+        space = space.narrowed(v, low, low + size - 1)
+    return space
+
+
+@dataclass
+class _Loops:
+    """Grid variables, the variables of a block's Parallel, and, for a ragged split, the condition of a full block."""
+
+    grid: list[tuple[Var, Expr]]
+    inner: list[tuple[Var, int]]
+    axes: list[Axis]
+    ragged: tuple[Expr, int] | None = None  # of the first inner variable: the test for a full block, the rest's extent
+
+    def body(self, stmt: Stmt) -> Stmt:
+        if not self.inner:
+            return stmt
+        full = self._parallel(stmt, self.inner)
+        if self.ragged is None:
+            return full
+        test, rest = self.ragged
+        return If(test, full, self._parallel(stmt, [(self.inner[0][0], rest), *self.inner[1:]]))
+
+    @staticmethod
+    def _parallel(stmt: Stmt, inner: Sequence[tuple[Var, int]]) -> Stmt:
+        return Parallel(tuple(v for v, _ in inner), tuple(const(e) for _, e in inner), stmt)
+
+
+def _loops(machine: Machine, runs: list[Run], box: Box, cycles: float, outer: int | None) -> _Loops:
+    """How the runs become grid and block loops: whole runs from the inside until a block is large enough, one chunked."""
+    sizes = [box[run[0][0]][1] if run[0][0] in box else extent(run) for run in runs]
+    starts = [box[run[0][0]][0] if run[0][0] in box else 0 for run in runs]
+    whole = sizes if outer is None else [extent(run) for run in runs]  # all boxes of a kernel must agree on its grid
+    room = block_target(machine, math.prod(whole), cycles)
+    loops = _Loops([], [], [])
+    for i in reversed(range(len(runs))):
+        size = sizes[i]
+        if outer is not None and i >= outer or (outer is None and size <= room):
+            _whole(loops, i, runs[i], size, starts[i])
+        elif (outer is None or i < outer) and room > 1:
+            _chunked(loops, i, runs[i], size, starts[i], chunk(size, room, machine.lanes if not loops.inner else 1))
+            room = 0
+            continue
+        else:
+            g = scalar.var(f"g{i}")
+            loops.grid.insert(0, (g, const(size)))
+            loops.axes.insert(0, axis(runs[i], g + const(starts[i])))
+        room //= max(whole[i], 1)
+    return loops
+
+
+def _whole(loops: _Loops, i: int, run: Run, size: int, start: int) -> None:
+    v = scalar.var(f"i{i}")
+    loops.inner.insert(0, (v, size))
+    loops.axes.insert(0, axis(run, v + const(start)))
+
+
+def _chunked(loops: _Loops, i: int, run: Run, size: int, start: int, length: int) -> None:
+    if length >= size:
+        _whole(loops, i, run, size, start)
+        return
+    g, v = scalar.var(f"g{i}"), scalar.var(f"i{i}")
+    full, rest = divmod(size, length)
+    loops.grid.insert(0, (g, const(full + (rest > 0))))
+    loops.axes.insert(0, axis(run, g * const(length) + v + const(start)))
+    loops.inner.insert(0, (v, length))
+    if rest:
+        loops.ragged = (g < full, rest)
+
+
+__all__ = ["Affine", "Node", "lower_pointwise"]

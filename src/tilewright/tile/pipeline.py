@@ -1,0 +1,231 @@
+"""Lowering: a graph becomes kernels in launch order over values in memory.
+
+In: a graph after its passes, a machine. Out: `Program`. The stages are `prepare`, `partition`, `inline`, and one template a
+group; groups of equal structure share one kernel. Must not know targets, arenas or torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..graph.ir import Graph, Node, TensorType
+from ..graph.ops.opaque import GETITEM
+from ..graph.passes.folded import folded_nodes
+from .fuse import Group, Partition, new_group, partition
+from .ir import Kernel
+from .lower.context import Context, Lowered
+from .lower.contract import lower_contract, operands
+from .lower.inline import Inliner, external_reads
+from .lower.pointwise import lower_pointwise
+from .lower.prepare import prepare
+from .lower.reduce import lower_rows
+from .lower.scan import lower_scan
+from .lower.space import row_major
+from .lower.strides import choose, padded
+from .lower.views import compose, is_view, whole
+from .program import Arg, Call, Launch, Program, Step, Storage, Value, View
+from .schedule import Machine
+
+
+@dataclass(frozen=True)
+class Options:
+    """`library`: whether library calls may be chosen where own code exists."""
+
+    library: bool = True
+
+
+def lower(graph: Graph, machine: Machine, options: Options = Options()) -> Program:
+    """Lower `graph` for `machine`."""
+    graph = prepare(graph, machine)
+    folded = folded_nodes(graph)
+    parts = partition(graph, folded, machine)
+    inliner = Inliner(parts, machine)
+    inliner.run()
+    return _Lowering(graph, parts, inliner, machine).run()
+
+
+Cached = tuple[tuple[Kernel, tuple[tuple[int, int], ...]], ...]
+
+
+class _Lowering:
+    def __init__(self, graph: Graph, parts: Partition, inliner: Inliner, machine: Machine) -> None:
+        self.graph, self.parts, self.inliner, self.machine = graph, parts, inliner, machine
+        self.all: list[Value] = []
+        self.values: dict[Node, Value] = {}
+        self.steps: list[Step] = []
+        self.folded: list[Step] = []
+        self.cache: dict[object, Cached] = {}
+        self.kernels: dict[Kernel, Kernel] = {}
+
+    def run(self) -> Program:
+        for i, n in enumerate(self.graph.inputs):
+            strides = self.graph.strides[i]
+            self.values[n] = self._value(n.tensor, strides, Storage.INPUT, i, n.attrs.name)  # type: ignore[arg-type,attr-defined]
+        needed = self._needed()
+        for group in self.parts.groups:
+            if group in needed:
+                self._group(group, needed[group])
+        return Program(tuple(self.all), tuple(self.steps), tuple(self.folded))
+
+    def _needed(self) -> dict[Group, list[Node]]:
+        """The groups that are run, and the members that they keep."""
+        wanted: set[Node] = set()
+        found: dict[Group, list[Node]] = {}
+        for group in reversed(self.parts.groups):
+            kept = [m for m in group.members if m in wanted or m in group.bound]
+            if group.kind == "call":
+                kept = group.members
+                if not (group.core and group.core.op.effectful) and not any(m in wanted for m in kept) and _is_pure(group):
+                    continue
+            elif group.effect is not None:
+                kept = group.members
+            if kept:
+                found[group] = kept
+                wanted.update(external_reads(self.parts, group))
+        return found
+
+    # --- memory ---
+
+    def _value(
+        self, t: TensorType, strides: tuple[int, ...], storage: Storage, index: int = -1, name: str = ""
+    ) -> Value:
+        v = Value(len(self.all), t.dtype, t.shape, strides, storage, index, name)
+        self.all.append(v)
+        return v
+
+    def _kept(self, group: Group, n: Node) -> Value:
+        """Memory for a member that others read or that is a result."""
+        if group.effect is not None:
+            return self.values[self.graph.inputs[group.effect]]
+        if n in group.bound:
+            index, strides = group.bound[n]
+            return self._value(n.tensor, strides, Storage.OUTPUT, index, n.op.name)
+        storage = Storage.FOLDED if group.folded else Storage.TEMP
+        strides = choose(n, [(r.consumer, r.arg) for r in self.inliner.reads.get(n, ())])
+        return self._value(n.tensor, strides, storage, name=n.op.name)
+
+    def view_of(self, n: Node, folded: bool = False, as_rows: bool = False) -> tuple[View, Node]:
+        """A strided view of `n` and the node whose memory it is; what strides cannot express is copied first.
+
+        `as_rows`: the copy is to be read as the left side of a product.
+        """
+        found = self._strided(n)
+        if found is not None:
+            return found
+        group = self._copy_group(n)
+        group.folded = folded
+        strides = padded(n) if as_rows else row_major(n.shape)  # type: ignore[arg-type]
+        value = self._value(n.tensor, strides, Storage.FOLDED if folded else Storage.TEMP, name="copy")
+        self._launch(group, {n: value}, lambda c: lower_pointwise(group, c))
+        self.values[n] = value
+        return whole(value), n
+
+    def _copy_group(self, n: Node) -> Group:
+        group = new_group("copy", n.shape, False, -1)  # type: ignore[arg-type]
+        group.add(n, group.domain)
+        return group
+
+    def _strided(self, n: Node) -> tuple[View, Node] | None:
+        value = self.values.get(n)
+        if value is not None:
+            return whole(value), n
+        if not is_view(n):
+            return None
+        under = self._strided(n.args[0])
+        view = compose(n, under[0]) if under is not None else None
+        return None if view is None or under is None else (view, under[1])
+
+    # --- groups ---
+
+    def _group(self, group: Group, kept: Sequence[Node]) -> None:
+        if group.kind == "call":
+            self._call(group)
+            return
+        targets = {n: self._kept(group, n) for n in kept}
+        if math.prod(group.shape) != 0 or group.kind == "rows":
+            match group.kind:
+                case "rows":
+                    self._launch(group, targets, lambda c: lower_rows(group, c))
+                case "contract":
+                    assert group.core is not None
+                    a, b = group.core.args
+                    sides = operands(group.core, lambda n: self.view_of(n, as_rows=n is a))
+                    self._launch(group, targets, lambda c: lower_contract(group, c, sides), (sides.a, sides.b))
+                case "scan":
+                    self._launch(group, targets, lambda c: lower_scan(group, c))
+                case _:
+                    self._launch(group, targets, lambda c: lower_pointwise(group, c))
+        if group.effect is None:
+            self.values.update({n: v for n, v in targets.items() if self.parts.group_of.get(n) is group})
+
+    def _call(self, group: Group) -> None:
+        node = group.core
+        assert node is not None
+        args = tuple(self.view_of(a)[0] for a in node.args)
+        types = (node.type,) if isinstance(node.type, TensorType) else node.type.items
+        results = tuple(self._value(t, row_major(t.shape), Storage.TEMP, name=node.op.name) for t in types)  # type: ignore[arg-type]
+        if isinstance(node.type, TensorType):
+            self.values[node] = results[0]
+        for m in group.members:
+            if m.op is GETITEM:
+                self.values[m] = results[m.attrs.index]  # type: ignore[attr-defined]
+        self.steps.append(Call(node, args, results, False))
+
+    # --- kernels ---
+
+    def _launch(
+        self, group: Group, targets: dict[Node, Value], template: Callable[[Context], list[Lowered]], extra: object = ()
+    ) -> None:
+        """Lower the group, or take what a group of equal structure was lowered to, and append its launches."""
+        nodes, rows = self._structure(group, targets)
+        key = (group.kind, group.shape, group.reduced, rows, _strides_of(extra))
+        cached = self.cache.get(key)
+        if cached is None:
+            lowered = template(Context(self.machine, self.values, targets))
+            place = {n: i for i, n in enumerate(nodes)}
+            cached = tuple(
+                (self.kernels.setdefault(one.kernel, one.kernel), tuple((place[b.node], b.offset) for b in one.bindings))
+                for one in lowered
+            )
+            self.cache[key] = cached
+        into = self.folded if group.folded else self.steps
+        for kernel, bindings in cached:
+            args = []
+            for (i, offset), p in zip(bindings, kernel.params, strict=True):
+                n = nodes[i]
+                args.append(Arg(targets[n] if p.name in kernel.outputs else self.values[n], offset))
+            into.append(Launch(kernel, tuple(args)))
+
+    def _structure(self, group: Group, targets: dict[Node, Value]) -> tuple[list[Node], tuple[object, ...]]:
+        """The nodes that a group's kernel depends on and all that it depends on in them, operands by position."""
+        place: dict[Node, int] = {}
+        rows: list[object] = []
+        here = set(group.inlined) if group.kind == "copy" else {*group.index, *group.inlined}
+
+        def visit(n: Node) -> int:
+            known = place.get(n)
+            if known is not None:
+                return known
+            value = self.values.get(n)
+            if value is not None and n not in here:
+                row: object = ("memory", n.dtype, value.shape, value.strides)
+            else:
+                row = (n.op, n.attrs, n.type, tuple([visit(a) for a in n.args]), n in here)
+            place[n] = len(rows)
+            rows.append(row)
+            return place[n]
+
+        members = tuple((visit(m), targets[m].strides if m in targets else None) for m in group.members)
+        return list(place), (tuple(rows), members)
+
+
+def _strides_of(extra: object) -> object:
+    if isinstance(extra, tuple):
+        return tuple((v.shape, v.strides, v.offset) for v in extra)
+    return ()
+
+
+def _is_pure(group: Group) -> bool:
+    return getattr(group.core.attrs, "seq", -1) == -1 if group.core is not None else True
