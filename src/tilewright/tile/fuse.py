@@ -20,7 +20,6 @@ from ..graph.ops.index import IOTA
 from ..graph.ops.opaque import GETITEM
 from ..graph.ops.pointwise import FULL
 from ..graph.ops.view import RESHAPE
-from .lower.packing import PACK
 from .lower.space import ZERO, Index, Space
 from .lower.views import backward, broadcast, forward, is_view, pull_back, source
 from .schedule import Machine
@@ -30,12 +29,14 @@ MOST_MEMBERS = 96
 
 @dataclass(eq=False)
 class Group:
-    """Nodes of one kernel. `kind`: pointwise, rows (reductions of one domain), contract, attention, scan, call, pack, copy.
+    """Nodes of one kernel. `kind`: pointwise, rows (reductions of one domain), contract, attention, scan, call, pack,
+    scatter, copy.
 
     `shape` is the iteration space's and `domain` its index; `index` maps a member to its element at a point of the domain.
     `reduced` are the dimensions of the domain that a rows group reduces. `inlined`: nodes outside that are recomputed here,
     with how many elements of them. `bound`: members computed into the memory of a graph output (its number, the member's
-    strides there). `effect`: the input that the only member is written back to.
+    strides there). `effect`: the input that the only member is written back to. `sources`: where what is stored for a member is
+    the value of another node, at the same point of the domain.
     """
 
     kind: str
@@ -52,6 +53,7 @@ class Group:
     inlined: dict[Node, int] = field(default_factory=dict)
     bound: dict[Node, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     effect: int | None = None
+    sources: dict[Node, Node] = field(default_factory=dict)
 
     def add(self, n: Node, index: Index) -> None:
         self.members.append(n)
@@ -130,7 +132,8 @@ class Fuser:
                 if not self._join(n):
                     self._start("pointwise", n)
             case Family.INDEX:
-                self._start("pack" if n.op is PACK else "pointwise", n)
+                kind = {"pack": "pack", "as_strided_scatter": "scatter"}.get(n.op.name, "pointwise")
+                self._start(kind, n)
             case Family.REDUCE:
                 self._reduce(n)
             case Family.CONTRACT:
@@ -201,10 +204,7 @@ class Fuser:
 
     def _reduce(self, n: Node) -> None:
         x = n.args[0]
-        dims = n.attrs.dims or (tuple(range(len(x.shape))) if n.op.name in ("argmax", "argmin") else ())  # type: ignore[attr-defined]
-        if not dims:
-            self._start("pointwise", n)
-            return
+        dims = n.attrs.dims or tuple(range(len(x.shape)))  # type: ignore[attr-defined]
         group = self._rows_group(n, x, dims)
         kept = [d for i, d in enumerate(self._in_group(group, x)) if i not in dims]
         keepdim = n.attrs.keepdim  # type: ignore[attr-defined]

@@ -6,6 +6,8 @@ group; groups of equal structure share one kernel. Must not know targets, arenas
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,8 +17,10 @@ from ..graph.ops.opaque import GETITEM
 from ..graph.passes.folded import folded_nodes
 from .fuse import Group, Partition, new_group, partition
 from .ir import Kernel
+from .lower.attention import lower_attention
 from .lower.context import Context, Lowered
 from .lower.contract import lower_contract, operands
+from .lower.index import scatter_steps
 from .lower.inline import Inliner, external_reads
 from .lower.pointwise import lower_pointwise
 from .lower.prepare import prepare
@@ -153,12 +157,39 @@ class _Lowering:
                     a, b = group.core.args
                     sides = operands(group.core, lambda n: self.view_of(n, as_rows=n is a))
                     self._launch(group, targets, lambda c: lower_contract(group, c, sides), (sides.a, sides.b))
+                case "attention":
+                    self._attention(group, targets)
                 case "scan":
                     self._launch(group, targets, lambda c: lower_scan(group, c))
+                case "scatter":
+                    for step in scatter_steps(group):
+                        self._launch(step, targets, functools.partial(lower_pointwise, step))
                 case _:
                     self._launch(group, targets, lambda c: lower_pointwise(group, c))
         if group.effect is None:
             self.values.update({n: v for n, v in targets.items() if self.parts.group_of.get(n) is group})
+
+    def _attention(self, group: Group, targets: dict[Node, Value]) -> None:
+        """Attention has a template of its own, over views; equal views in all but memory share its kernel."""
+        node = group.core
+        assert node is not None
+        views = [self.view_of(a, group.folded)[0] for a in node.args]
+        views.append(whole(targets[node]))
+        key = (node.attrs, tuple((v.value.dtype, v.shape, v.strides) for v in views))
+        cached = self.cache.get(key)
+        if cached is None:
+            blank = [View(dataclasses.replace(v.value, id=-1 - i), v.shape, v.strides, 0) for i, v in enumerate(views)]
+            mask = blank[3] if len(blank) == 5 else None
+            a = node.attrs
+            launch = lower_attention(
+                *blank[:3], mask, blank[-1],
+                scale=a.scale, causal=a.causal, safe=a.safe, machine=self.machine,  # type: ignore[attr-defined]
+            )  # fmt: skip
+            where = tuple((-1 - x.value.id, int(x.offset)) for x in launch.args)
+            cached = self.cache[key] = ((self.kernels.setdefault(launch.kernel, launch.kernel), where),)
+        into = self.folded if group.folded else self.steps
+        for kernel, where in cached:
+            into.append(Launch(kernel, tuple([Arg(views[i].value, views[i].offset + offset) for i, offset in where])))
 
     def _call(self, group: Group) -> None:
         node = group.core
@@ -217,8 +248,9 @@ class _Lowering:
             rows.append(row)
             return place[n]
 
-        members = tuple((visit(m), targets[m].strides if m in targets else None) for m in group.members)
-        return list(place), (tuple(rows), members)
+        members = tuple([(visit(m), targets[m].strides if m in targets else None) for m in group.members])
+        sources = tuple([visit(s) for s in group.sources.values()])
+        return list(place), (tuple(rows), members, sources)
 
 
 def _strides_of(extra: object) -> object:

@@ -95,7 +95,7 @@ def plan_gemm(machine: Machine, m: int, n: int, k: int, batch: int = 1) -> GemmP
     in groups so that a step of A is read from memory once a group.
     """
     steps = max(1, math.ceil(k / K_LIMIT))
-    depth = math.ceil(math.ceil(k / steps) / 16) * 16
+    depth = max(16, math.ceil(math.ceil(k / steps) / 16) * 16)
     depths = tuple(min(depth, k - start) for start in range(0, k, depth)) or (0,)
     rows = balanced(m, min(ROW_LIMIT, max(machine.mr, machine.l2_bytes * 3 // 4 // (4 * max(depth, 1)))))
     all_panels = math.ceil(n / machine.nr)

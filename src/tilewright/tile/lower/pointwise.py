@@ -13,14 +13,13 @@ from dataclasses import dataclass
 
 from ...base import scalar
 from ...base.scalar import Expr, Var, const
-from ...graph.ir import Node
 from ..fuse import Group
 from ..ir import If, Parallel, Stmt, Store, block
 from ..schedule import Machine, block_target, chunk, elementwise_ns, expression_cycles
 from .context import Context, Draft, Lowered, kernel_name
 from .domain import MOST_BOXES, Domain, axis, boxes, by_stride, extent, merged, refined
 from .emit import Axis, Emitter, Params, Trace
-from .space import Affine, Space
+from .space import ZERO, Space
 
 Box = dict[Var, tuple[int, int]]
 Run = list[tuple[Var, int]]
@@ -46,7 +45,7 @@ class _Pointwise:
             part = self._trace(domain, box)
             trace.forms.update(part.forms)
             trace.stores.update(part.stores)
-        order = by_stride(domain.vars, next(iter(trace.stores)))
+        order = by_stride(domain.vars, next(iter(trace.stores), ZERO))
         runs = merged(order, trace.forms, cuts)
         if len(all_boxes) == 1:
             return [self._kernel(domain, runs, all_boxes, kernel_name(self.group))]
@@ -68,7 +67,9 @@ class _Pointwise:
         found = []
         for m in self.members:
             buffer, at = emitter.store(m, domain.index[m])
-            found.append(Store(buffer, at, emitter.value(m, domain.index[m])))
+            source = self.group.sources.get(m)
+            value = emitter.value(m, domain.index[m]) if source is None else emitter.value(source, domain.domain)
+            found.append(Store(buffer, at, value))
         domain.space.splits.update(space.splits)
         domain.space.cuts.update(space.cuts)
         return found
@@ -192,4 +193,4 @@ def _chunked(loops: _Loops, i: int, run: Run, size: int, start: int, length: int
         loops.ragged = (g < full, rest)
 
 
-__all__ = ["Affine", "Node", "lower_pointwise"]
+

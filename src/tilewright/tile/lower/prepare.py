@@ -37,6 +37,10 @@ def _reduction(n: Node, args: tuple[Node, ...], machine: Machine) -> Node | None
     if x.tensor.numel == 0 and n.op.name in _EMPTY:
         return FULL(value=_EMPTY[n.op.name], dtype=n.dtype, shape=n.shape)
     dims = n.attrs.dims  # type: ignore[attr-defined]
+    if n.op.name.startswith("arg") and x.tensor.numel == 1:
+        return FULL(value=0, dtype=n.dtype, shape=n.shape)
+    if not dims and not n.op.name.startswith("arg"):
+        return x
     rows = math.prod(s for i, s in enumerate(x.shape) if i not in dims)
     if n.op.name.startswith("arg") or not dims or rows >= 2 * machine.threads or x.tensor.numel < SPLIT_ELEMENTS:
         return None
