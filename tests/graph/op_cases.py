@@ -442,7 +442,7 @@ def _attention(op: Op, dtype: DType) -> Iterator[Case]:
     for causal in (False, True):
         yield Case(op, op.attrs(scale=0.35, causal=causal), [q, k, v])
         yield Case(op, op.attrs(scale=0.35, causal=causal), [q, q, q])
-        yield Case(op, op.attrs(scale=0.35, causal=causal), [q, k[:, :2], v[:, :2]])
+        yield Case(op, op.attrs(scale=0.35, causal=causal), [values(dtype, 2, 6, 9, 8), k[:, :2], v[:, :2]])
     yield Case(op, op.attrs(scale=0.35), [q, k, v, allowed])
     yield Case(op, op.attrs(scale=0.35), [q, k, v, values(dtypes.b1, 2, 1, 1, 11).logical_or(torch.arange(11) < 1)])
     yield Case(op, op.attrs(scale=1.0), [q, k, v, values(dtype, 2, 4, 9, 11)])

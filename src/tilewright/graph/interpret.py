@@ -7,7 +7,7 @@ effects are written into the inputs. `evaluate_body` does the same for scalar bo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -147,7 +147,8 @@ def _write(target: torch.Tensor, value: torch.Tensor) -> None:
 def evaluate_body(root: Expr, values: Mapping[Var, torch.Tensor]) -> torch.Tensor:
     """A scalar expression over whole tensors, element by element, in the dtypes that the expression states.
 
-    Integer division by zero raises, as in eager; an index or a tile's `Load` is no scalar body and raises KeyError.
+    Integer division by zero raises RuntimeError, as in eager, and a shift by the width or more ValueError; a variable without a
+    value and a tile's `Load` raise KeyError.
     """
     done: dict[Expr, torch.Tensor] = dict(values.items())
     for e in walk(root):
@@ -171,16 +172,30 @@ def _evaluate(e: Expr, done: Mapping[Expr, torch.Tensor]) -> torch.Tensor:
     raise KeyError(f"{e} has no value")
 
 
+OfTwo: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _shift(function: OfTwo) -> OfTwo:
+    """Only by counts that machines agree on."""
+
+    def shift(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if ((y < 0) | (y >= 8 * x.element_size())).any():
+            raise ValueError("a shift by less than 0, or by the width or more")
+        return function(x, y)
+
+    return shift
+
+
 UNARY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "not": torch.bitwise_not,
     "recip": torch.reciprocal,
     **{name: getattr(torch, name) for name in scalar.UNARY if name not in ("not", "recip")},
 }
-BINARY: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+BINARY: dict[str, OfTwo] = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "floordiv": torch.floor_divide,
     "mod": torch.remainder, "quot": lambda x, y: torch.div(x, y, rounding_mode="trunc"), "rem": torch.fmod,
     "min": torch.minimum, "max": torch.maximum,
     "pow": torch.pow, "atan2": torch.atan2, "copysign": torch.copysign, "and": torch.bitwise_and, "or": torch.bitwise_or,
-    "xor": torch.bitwise_xor, "shl": torch.bitwise_left_shift, "shr": torch.bitwise_right_shift,
+    "xor": torch.bitwise_xor, "shl": _shift(torch.bitwise_left_shift), "shr": _shift(torch.bitwise_right_shift),
     "eq": torch.eq, "ne": torch.ne, "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge,
 }  # fmt: skip
