@@ -29,11 +29,11 @@ from . import eager_backward, guards
 class Executable(Protocol):
     """A compiled graph, as the layers below deliver it."""
 
-    def entry(self, table: guards.GuardTable, rebuild: Callable[[list[Any]], Any] | None, runner: Any, data: Any) -> native.Entry:
-        """The native entry; `runner` replaces the native run where it is not None."""
+    def entry(self, table: guards.GuardTable, rebuild: Callable[[list[Any]], Any] | None, data: Any) -> native.Entry:
+        """The native entry that serves calls for which the guards hold."""
 
-    def forward(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Run on inputs of the guarded metadata, outside any dispatcher."""
+    def forward(self, table: guards.GuardTable) -> native.Entry:
+        """An entry that takes the graph's inputs themselves and returns the list of outputs."""
 
     def text(self, level: str) -> str:
         """The program at a level: graph, tile, llvm or asm."""
@@ -166,25 +166,31 @@ class CompiledFunction(native.Dispatcher):
         executable = self._build(recorded.graph, self.options, stages)
         with stages.stage("guards"):
             table = guards.guard_table(self.fn, recorded, args, kwargs)
-            runner = self._with_gradients(recorded, executable, args, kwargs) if any(recorded.requires_grad) else None
-            entry = executable.entry(table, recorded.rebuild, runner, Held(executable, table))
+            held = Held(executable, table)
+            if any(recorded.requires_grad):
+                entry = self._with_gradients(recorded, held, args, kwargs)
+            else:
+                entry = executable.entry(table, recorded.rebuild, held)
         for stage, seconds in stages.seconds.items():
             self._counts.seconds[stage] = self._counts.seconds.get(stage, 0.0) + seconds
         return entry
 
-    def _with_gradients(self, recorded: Recorded, executable: Executable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
-        """A runner whose outputs carry gradients, found by re-running `fn` eagerly in backward."""
-        graph = recorded.graph
+    def _with_gradients(self, recorded: Recorded, held: Held, args: tuple[Any, ...], kwargs: dict[str, Any]) -> native.Entry:
+        """An entry whose outputs carry gradients, found by re-running `fn` eagerly in backward."""
+        graph, table, fn = recorded.graph, held.table, self.fn
         if graph.effects or any(o.alias for o in graph.outputs):
-            raise errors.RecordError("an output is a view of, or the call writes into, an input while gradients are recorded", "")
-        fill, fn = recorded.fill_arguments(args, kwargs), self.fn
+            raise errors.RecordError(what=_name(fn), reason="it returns or writes into a view of an input while gradients are recorded")
+        fill = recorded.fill_arguments(args, kwargs)
 
         def eager(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-            new_args, new_kwargs = fill({s: t for s, t in zip(recorded.inputs, tensors, strict=True) if isinstance(s, ArgSource)})
+            new_args, new_kwargs = fill(tensors)
             return recorded.flatten_result(fn(*new_args, **new_kwargs))
 
-        rerun = eager_backward.Rerun(executable.forward, eager, recorded.requires_grad, self._count_backward)
-        return lambda inputs, folded: eager_backward.run(rerun, inputs)
+        rerun = eager_backward.Rerun(held.executable.forward(table).run, eager, recorded.requires_grad, self._count_backward)
+        runner = lambda inputs, folded: eager_backward.run(rerun, inputs)  # noqa: E731
+        return native.Entry(
+            table.nargs, table.kwnames, table.rows, table.inputs, [], recorded.rebuild, runner, held, 0, 0, 0, 0, 0, 0, [], []
+        )
 
     def _count_backward(self) -> None:
         self._counts.eager_backwards += 1

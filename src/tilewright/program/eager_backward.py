@@ -16,19 +16,19 @@ import torch
 
 @dataclass(frozen=True)
 class Rerun:
-    """`forward(tensors) -> outputs` is compiled. `eager(tensors) -> outputs` runs the same function on the given tensors.
+    """`forward(*tensors) -> outputs` is compiled. `eager(tensors) -> outputs` runs the same function on the given tensors.
 
     `differentiable` says which outputs require grad. `on_backward` counts.
     """
 
-    forward: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
+    forward: Callable[..., list[torch.Tensor]]
     eager: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
     differentiable: tuple[bool, ...]
     on_backward: Callable[[], None]
 
 
 def run(rerun: Rerun, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The outputs of `rerun.forward(tensors)`, with gradients."""
+    """The outputs of `rerun.forward(*tensors)`, with gradients."""
     return list(_Rerun.apply(rerun, *tensors))
 
 
@@ -40,7 +40,7 @@ class _Rerun(torch.autograd.Function):
         ctx.autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
-        outputs = tuple(rerun.forward(tensors))
+        outputs = tuple(rerun.forward(*tensors))
         ctx.mark_non_differentiable(*(o for o, d in zip(outputs, rerun.differentiable, strict=True) if not d))
         return outputs
 

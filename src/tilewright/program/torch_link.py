@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable
 
 import torch
 
@@ -14,13 +15,13 @@ from .. import native
 
 
 @functools.cache
-def connect() -> None:
-    """Hand torch's functions to the launcher, once. Raises ImportError where torch lacks the DLPack exchange table."""
+def connect(view: Callable[..., torch.Tensor] = torch.as_strided) -> None:
+    """Hand torch's functions to the launcher, once; `view(base, shape, strides, offset)` makes outputs that share memory. Raises ImportError where torch lacks the DLPack exchange table."""
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if exchange is None:
         raise ImportError(f"torch {torch.__version__} has no DLPack exchange table; 2.11 or newer is needed")
     native.set_exchange(exchange)
-    native.configure(torch.empty_strided, torch.as_strided, torch.autograd.graph.increment_version, torch.get_num_threads)
+    native.configure(torch.empty_strided, view, torch.autograd.graph.increment_version, torch.get_num_threads)
     native.set_openmp(*_openmp())
 
 

@@ -1,0 +1,205 @@
+"""The driver: from a Python function to a callable, as one list of stages.
+
+In: what a user gives `tw.compile`. Out: the compiled function or module. This is the one place that sees every layer.
+
+    record    program/, graph/record.py   the function's tensor operations as a graph, and what was assumed (guards)
+    optimise  graph/pipeline.py           passes over whole tensors
+    lower     tile/pipeline.py            fusion, and kernels in the tile IR
+    plan      targets/plan.py             launch order and memory
+    generate  targets/cpu/generate.py     LLVM IR
+    assemble  targets/cpu/compile.py      machine code
+    load      targets/cpu/image.py        into this process, behind the native launcher
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import native
+from .base import config, errors, log
+from .base.store import Store, content_key
+from .graph.ir import Graph
+from .graph.pipeline import optimise
+from .graph.text import print_graph
+from .program import torch_link
+from .program.compiled import CompiledFunction, compiled_module
+from .program.guards import GuardTable
+from .stages import Captured, Compiled, Dump, Lowered
+from .targets.cpu import compile as code
+from .targets.cpu.generate import generate
+from .targets.cpu.image import Image, view
+from .targets.plan import make_plan
+from .targets.recipe import Recipe, make_recipe
+from .targets.target import Target, target_named
+from .tile.pipeline import lower
+
+BACKENDS = ("tilewright", "eager")
+MODES = (None, "default", "reduce-overhead", "max-autotune")
+
+
+def compile(
+    model: Callable[..., Any] | None = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str = "tilewright",
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    disable: bool = False,
+) -> Any:
+    """Compile a function, method or module: at its first call, and again whenever a guard fails.
+
+    A module comes back as a module of the same type that shares its state. What cannot be recorded or compiled runs in
+    eager, with one warning that says why; with `fullgraph` it raises instead. Without `model` this is a decorator.
+
+    Raises NotCallable, UnknownBackend, UnknownOption or OptionError, naming what was expected.
+    """
+    parsed = config.Options.parse(options)
+    if backend not in BACKENDS:
+        raise errors.UnknownBackend(backend=backend, choices=BACKENDS)
+    if mode not in MODES:
+        raise errors.OptionError(option="mode", choices=" or ".join(map(repr, MODES)), value=mode)
+    if dynamic not in (None, False, True):
+        raise errors.OptionError(option="dynamic", choices="True, False or None", value=dynamic)
+    if model is None:
+        return functools.partial(
+            compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable
+        )
+    if not callable(model):
+        raise errors.NotCallable(function="tilewright.compile", got=f"{type(model).__name__} {model!r}"[:100])
+    if disable or backend == "eager":
+        return model
+    torch_link.connect(view)
+    function = CompiledFunction(model, build, parsed, fullgraph)
+    return compiled_module(model, function) if isinstance(model, nn.Module) else function
+
+
+def repack(module: nn.Module) -> None:
+    """Fold and pack a compiled module's weights anew at its next call.
+
+    Needed only after an edit that moves no version counter and touches few elements of a large weight. Raises NotCallable
+    for what `compile` did not make.
+    """
+    function = getattr(module, "_tilewright", module)
+    if not isinstance(function, CompiledFunction):
+        raise errors.NotCallable(function="tilewright.repack", got=type(module).__name__)
+    for entry in function.entries:
+        entry.data.executable.forget()
+
+
+def build(graph: Graph, options: config.Options, stages: log.Stages) -> Executable:
+    """Compile a recorded graph, or find it in the disk cache. Raises TilewrightError where that is impossible."""
+    target = target_named(f"cpu:{options.cpu}" if options.cpu else "cpu")
+    captured = Captured(graph)
+    store = _store()
+    with stages.stage("cache"):
+        key = content_key(captured.text(), target.key, repr(options), str(torch.get_num_threads()), _versions())
+        found = store.get(key) if store is not None else None
+    if found is not None:
+        compiled = Compiled(Recipe.from_json(found["recipe"].decode()), found["object"])
+    else:
+        dump = Dump.next()
+        compiled = assemble(lowered(captured, target, options, stages, dump), target, stages, dump)
+        if store is not None:
+            store.put(key, {"recipe": compiled.recipe.to_json().encode(), "object": compiled.object_file})
+    with stages.stage("load"):
+        return Executable(Image(compiled.recipe, compiled.object_file, functools.partial(_text, captured, target, options)))
+
+
+def lowered(captured: Captured, target: Target, options: config.Options, stages: log.Stages, dump: Dump) -> Lowered:
+    """The graph optimised, lowered to kernels, and planned."""
+    dump("graph recorded", captured.text)
+    debug = config.get().verify
+    with stages.stage("optimise"):
+        graph = optimise(captured.graph, debug=debug, watch=lambda name, g: dump(f"graph {name}", lambda: print_graph(g)))
+    log.graph.write(lambda: print_graph(graph))
+    with stages.stage("lower"):
+        program = lower(graph, target.machine(torch.get_num_threads()), options)
+    with stages.stage("plan"):
+        result = Lowered(graph, make_plan(program, graph))
+    dump("tile", result.text)
+    log.tile.write(result.text)
+    return result
+
+
+def assemble(low: Lowered, target: Target, stages: log.Stages, dump: Dump) -> Compiled:
+    """LLVM IR, then machine code."""
+    with stages.stage("generate"):
+        generated = generate(low.plan, target.isa)
+    dump("llvm", lambda: generated.text)
+    log.source.write(lambda: generated.text)
+    with stages.stage("assemble"):
+        object_file = code.compile_module(generated.text, target.isa)
+    dump("asm", lambda: code.assembly(generated.text, target.isa))
+    log.assembly.write(lambda: code.assembly(generated.text, target.isa))
+    return Compiled(make_recipe(low.plan, generated.scratch_bytes), object_file)
+
+
+class Executable:
+    """A compiled graph for the program layer: entries of the native launcher, statistics, texts."""
+
+    def __init__(self, image: Image) -> None:
+        self._image = image
+        self._entries: list[native.Entry] = []
+        self.kernels, self.library_calls, self.opaque_calls = image.kernels, image.library_calls, image.opaque_calls
+        self.arena_bytes, self.packed_bytes = image.arena_bytes, image.packed_bytes
+        self.text = image.text
+
+    def entry(self, table: GuardTable, rebuild: Any, data: Any) -> native.Entry:
+        """The entry that serves calls for which `table` holds."""
+        return self._kept(self._image.entry(table.nargs, table.kwnames, table.rows, rebuild, data))
+
+    def forward(self, table: GuardTable) -> native.Entry:
+        """An entry that takes the graph's inputs themselves and returns the list of outputs."""
+        metas = {row[2][1]: row[2] for row in table.rows if row[0] == "tensor" and row[2][1] >= 0}
+        rows = [("tensor", i, (*metas[i][:6], None, *metas[i][7:])) for i in range(table.inputs)]
+        return self._kept(self._image.entry(table.inputs, (), rows, _same, None))
+
+    def forget(self) -> None:
+        """Compute folded values anew at the next call."""
+        for e in self._entries:
+            e.forget()
+
+    def _kept(self, entry: native.Entry) -> native.Entry:
+        self._entries.append(entry)
+        return entry
+
+
+def _same(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    return outputs
+
+
+def _text(captured: Captured, target: Target, options: config.Options, level: str) -> str:
+    """The program at a level, made anew: a cached program keeps none."""
+    low = lowered(captured, target, options, log.Stages(), Dump(None))
+    if level == "graph":
+        return print_graph(low.graph)
+    if level == "tile":
+        return low.text()
+    if level in ("llvm", "asm"):
+        text = generate(low.plan, target.isa).text
+        return text if level == "llvm" else code.assembly(text, target.isa)
+    raise ValueError(f"level: one of 'graph', 'tile', 'llvm', 'asm' expected, got {level!r}")
+
+
+def _store() -> Store | None:
+    """The disk cache; none where it is off, or where every stage is wanted as text."""
+    settings = config.get()
+    if not settings.cache or settings.dump is not None or log.graph.on:
+        return None
+    return Store(settings.cache_folder(), settings.cache_size)
+
+
+@functools.cache
+def _versions() -> str:
+    """Everything beside the graph and the target that decides the code: versions, and the package's own sources."""
+    root = Path(__file__).parent
+    sources = sorted(p for p in root.rglob("*") if p.suffix in (".py", ".c", ".h"))
+    own = content_key(*(part for p in sources for part in (str(p.relative_to(root)), p.read_bytes())))
+    return f"{own} torch {torch.__version__} llvm {code.llvm_version()}"

@@ -1,0 +1,136 @@
+"""A compiled graph on the CPU: its code in this process, ready for the launcher.
+
+In: a recipe and an object file, from the compiler or from the disk cache. Out: `Image`, which makes native entries and runs
+graphs that also call eager torch. Must not know how the code came about, or what guards mean.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ... import native
+from ...base.errors import CompileError
+from ...graph.interpret import interpret
+from ...graph.ops.torch_dtypes import to_torch
+from ...graph.text import parse_graph
+from ..recipe import CallRow, InputRow, NativeRow, OutputRow, Recipe, TensorRow
+from . import compile as code
+
+Rows = list[tuple[Any, ...]]
+
+
+class Image:
+    """Loaded code. `text(level)` gives the program at a level; it may have to compile anew for that."""
+
+    def __init__(self, recipe: Recipe, object_file: bytes, text: Callable[[str], str]) -> None:
+        self.recipe = recipe
+        self.text = text
+        symbols = [s.symbol for s in (*recipe.run, *recipe.fold) if isinstance(s, NativeRow)]
+        self._addresses = code.load([object_file], symbols) if symbols else {}
+        if not all(isinstance(s, NativeRow) for s in recipe.fold) or len(recipe.fold) > 1:
+            raise CompileError(reason="a folded value is computed by an eager call")
+        self._calls = {s: parse_graph(s.graph) for s in recipe.run if isinstance(s, CallRow)}
+
+    kernels = property(lambda self: self.recipe.launches)
+    library_calls = property(lambda self: self.recipe.calls(library=True))
+    opaque_calls = property(lambda self: self.recipe.calls(library=False))
+    arena_bytes = property(lambda self: self.recipe.arena_bytes)
+    packed_bytes = property(lambda self: self.recipe.folded_bytes)
+
+    def entry(self, nargs: int, kwnames: tuple[str, ...], rows: Rows, rebuild: Any, data: Any) -> native.Entry:
+        """The native entry that runs this graph where the guard `rows` hold; `rebuild` makes the result of the output list."""
+        r = self.recipe
+        fold = self._addresses[r.fold[0].symbol] if r.fold else 0  # type: ignore[union-attr]
+        run = self._addresses[r.run[0].symbol] if r.is_native and r.run else 0  # type: ignore[union-attr]
+        watch = [(i, _bytes(r.inputs[i])) for i in r.folded_inputs] if fold else []
+        runner = None if r.is_native else self._run
+        return native.Entry(
+            nargs, kwnames, rows, len(r.inputs), [_output(o) for o in r.outputs], rebuild, runner, data,
+            run, fold, r.folded_bytes, r.arena_bytes, r.scratch_bytes, r.cost, watch, list(r.written_inputs),
+        )  # fmt: skip
+
+    def _run(self, inputs: Sequence[torch.Tensor | None], folded: int) -> list[torch.Tensor]:
+        """The steps in order, eager calls among them, on memory of torch's own."""
+        memory = _Memory(self.recipe, inputs, folded)
+        for step in self.recipe.run:
+            if isinstance(step, NativeRow):
+                pointers = memory.input_addresses(), memory.output_addresses()
+                native.run_segment(self._addresses[step.symbol], *pointers, folded, memory.arena_address, self.recipe.scratch_bytes)
+            else:
+                results = interpret(self._calls[step], [memory.tensor(a) for a in step.args])
+                for row, result in zip(step.results, results, strict=True):
+                    memory.tensor(row).copy_(result)
+        memory.bump_versions()
+        return memory.results()
+
+
+class _Memory:
+    """The tensors of one call: inputs, new outputs, the arena, and views of them."""
+
+    def __init__(self, recipe: Recipe, inputs: Sequence[torch.Tensor | None], folded: int) -> None:
+        self.recipe = recipe
+        self.inputs = inputs
+        self.outputs = [None if o.alias else torch.empty_strided(o.shape, o.strides, dtype=to_torch(o.dtype)) for o in recipe.outputs]
+        arena = torch.empty(recipe.arena_bytes + 64, dtype=torch.uint8)
+        self.arena = arena[-arena.data_ptr() % 64 :]
+        self.arena_address = self.arena.data_ptr()
+        self.folded = _over(folded, recipe.folded_bytes)
+
+    def input_addresses(self) -> tuple[int, ...]:
+        return tuple(0 if t is None else t.data_ptr() for t in self.inputs)
+
+    def output_addresses(self) -> tuple[int, ...]:
+        return tuple(0 if t is None else t.data_ptr() for t in self.outputs)
+
+    def tensor(self, row: TensorRow) -> torch.Tensor:
+        """The view that a row describes."""
+        tables = {"inputs": self.inputs, "outputs": self.outputs, "arena": [self.arena], "folded": [self.folded]}
+        base = tables[row.base][max(row.index, 0)]
+        assert base is not None, f"{row.base}[{row.index}] owns no memory"
+        start = base.storage_offset() * base.element_size() + row.offset
+        if base.dtype is not to_torch(row.dtype):
+            base = torch.empty(0, dtype=to_torch(row.dtype)).set_(base.untyped_storage())  # type: ignore[call-overload]
+        return base.as_strided(row.shape, row.strides, start // row.dtype.bytes)
+
+    def bump_versions(self) -> None:
+        for i in self.recipe.written_inputs:
+            torch.autograd.graph.increment_version(self.inputs[i])  # type: ignore[arg-type]
+
+    def results(self) -> list[torch.Tensor]:
+        made: list[torch.Tensor] = []
+        for own, o in zip(self.outputs, self.recipe.outputs, strict=True):
+            if own is not None:
+                made.append(own)
+                continue
+            base = self.inputs[o.of] if o.alias == "input" else made[o.of]
+            assert base is not None
+            made.append(view(base, o.shape, o.strides, o.offset))
+        return made
+
+
+def view(base: torch.Tensor, shape: Sequence[int], strides: Sequence[int], offset: int) -> torch.Tensor:
+    """`base`'s memory seen through shape and strides, `offset` elements after its first one."""
+    return base.as_strided(shape, strides, base.storage_offset() + offset)
+
+
+def _over(address: int, size: int) -> torch.Tensor:
+    if not size:
+        return torch.empty(0, dtype=torch.uint8)
+    return torch.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype=torch.uint8)
+
+
+def _output(o: OutputRow) -> tuple[Any, ...]:
+    """The launcher's description of an output."""
+    if not o.alias:
+        return 0, -1, o.shape, o.strides, to_torch(o.dtype)
+    return 1 if o.alias == "input" else 2, o.of, o.shape, o.strides, o.offset
+
+
+def _bytes(row: InputRow) -> int:
+    if 0 in row.shape:
+        return 0
+    return (1 + sum((n - 1) * s for n, s in zip(row.shape, row.strides, strict=True))) * row.dtype.bytes
