@@ -289,12 +289,14 @@ def _decoded8(dtype: DType) -> np.ndarray:
 
 
 def _encoded8(value: Array, dtype: DType) -> Array:
-    """The nearest code, ties to even; what exceeds the largest value becomes NaN (e4m3, which has no infinity) or infinity."""
+    """The nearest code, ties to even. What exceeds the largest value becomes it in e4m3, which has no infinity, as in torch."""
     value = np.asarray(value, dtype=np.float32)
-    largest = 126 if dtype is dtypes.f8e4m3 else 123
-    steps = np.concatenate([_decoded8(dtype)[: largest + 1], [480.0 if dtype is dtypes.f8e4m3 else 65536.0]])
+    largest = 126 if dtype is dtypes.f8e4m3 else 124
+    steps = _decoded8(dtype)[: largest + 1].astype(np.float64)
+    if dtype is dtypes.f8e5m2:
+        steps[largest] = 65536.0  # where infinity stands
     size = np.abs(value).astype(np.float64)
-    above = np.clip(np.searchsorted(steps, size), 1, largest + 1)
+    above = np.clip(np.searchsorted(steps, size), 1, largest)
     middle = (steps[above - 1] + steps[above]) / 2
     code = np.where((size > middle) | ((size == middle) & (above % 2 == 0)), above, above - 1)
     code = np.where(np.isnan(value), 127, code)
