@@ -1,0 +1,234 @@
+"""The function level: what a torch function means to a recording before it comes down to ATen.
+
+In: a torch function or method with its arguments. Out: one row where ATen would take many calls (linear, matmul, attention,
+norms), answers about metadata, refusals of what cannot be recorded. Everything else runs, and is recorded as ATen calls.
+Must not know ATen's rules.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ..base import dtypes
+from . import aten_contract, aten_reduce, aten_special
+from . import fake as fk
+from . import strides as st
+from . import torch_private as private
+from .fake import Fake
+from .ir import Node
+from .ops import composite, contract
+from .recorder import Recorder, refuse
+
+Handler = Callable[..., Any]  # (recorder, func, *args, **kwargs); NotImplemented: as any other function
+T = torch.Tensor
+
+
+def call(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of a torch function while recording. The function mode is off within."""
+    handlers, plain = _tables()
+    if func in plain:
+        return func(*args, **kwargs)
+    handler = handlers.get(func)
+    if handler is None and getattr(func, "__name__", "") in ("__set__", "__delete__"):
+        handler = _sets_attribute
+    if handler is not None:
+        result = handler(recorder, func, *args, **kwargs)
+        if result is not NotImplemented:
+            return result
+    if kwargs:
+        return func(*[_swap(recorder, a) for a in args], **{k: _swap(recorder, v) for k, v in kwargs.items()})
+    return func(*[_swap(recorder, a) for a in args])
+
+
+def _swap(recorder: Recorder, value: Any) -> Any:
+    """Fakes for real tensors, in lists too."""
+    cls = type(value)
+    if cls is Fake or cls is int or cls is float or cls is str or value is None:
+        return value
+    if isinstance(value, torch.Tensor):
+        return value if private.in_transform(value) else recorder.fake_of(value)
+    if cls is list or cls is tuple:
+        return cls([_swap(recorder, v) for v in value])
+    return value
+
+
+# --- one row for many calls -------------------------------------------------------------------------------------------
+
+
+def _operands(recorder: Recorder, *tensors: Any) -> list[Fake] | None:
+    """The fakes, if all are float tensors of one dtype on which a shortcut means what ATen means."""
+    if torch.is_autocast_enabled(recorder.place.type):
+        return None
+    fakes = []
+    for t in tensors:
+        f = t if type(t) is Fake else recorder.fake_of(t) if isinstance(t, torch.Tensor) and not private.in_transform(t) else None
+        if f is None or f.node.dtype is not fakes[0].node.dtype if fakes else f is None:
+            return None
+        fakes.append(f)
+    return fakes if fakes[0].node.dtype.is_float else None
+
+
+def _result(recorder: Recorder, node: Node, operands: list[Fake], strides: st.Sizes | None = None) -> Fake:
+    return recorder.result(node, st.contiguous(node.shape) if strides is None else strides, operands)  # type: ignore[arg-type]
+
+
+def _linear(recorder: Recorder, func: Any, input: Any, weight: Any, bias: Any = None) -> Any:
+    operands = _operands(recorder, input, weight, *(() if bias is None else (bias,)))
+    if operands is None:
+        return NotImplemented
+    x, w, *b = operands
+    fits = len(x.sizes) >= 2 and len(w.sizes) == 2 and x.sizes[-1] == w.sizes[1] and all(v.sizes == w.sizes[:1] for v in b)
+    return _result(recorder, aten_contract.linear(*map(fk.value, operands)), operands) if fits else NotImplemented
+
+
+def _matmul(recorder: Recorder, func: Any, input: Any, other: Any) -> Any:
+    operands = _operands(recorder, input, other)
+    if operands is None:
+        return NotImplemented
+    a, b = operands
+    ranks = len(a.sizes), len(b.sizes)
+    if min(ranks) < 2 or ranks[0] < ranks[1]:  # a smaller first operand gives a transposed result
+        return NotImplemented
+    try:
+        return _result(recorder, contract.MATMUL(fk.value(a), fk.value(b)), operands)
+    except ValueError:
+        return NotImplemented
+
+
+def _attention(
+    recorder: Recorder, func: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+    is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    operands = _operands(recorder, query, key, value) if dropout_p == 0.0 else None
+    if operands is None or not isinstance(attn_mask, Fake | torch.Tensor | None):
+        return NotImplemented
+    q, k, v = operands
+    if len(q.sizes) < 3 or (q.sizes[-3] != k.sizes[-3] and not enable_gqa) or not _plain_mask(recorder, attn_mask, q):
+        return NotImplemented
+    mask = None if attn_mask is None else attn_mask if type(attn_mask) is Fake else recorder.fake_of(attn_mask)
+    nodes = [fk.value(f) for f in (q, k, v)] + ([] if mask is None else [fk.value(mask)])
+    factor = float(scale) if scale is not None else 1 / math.sqrt(q.sizes[-1]) if q.sizes[-1] else 1.0
+    try:
+        out = contract.ATTENTION(*nodes, scale=factor, causal=bool(is_causal))
+    except ValueError:
+        return NotImplemented
+    chosen = aten_special.backend(operands, mask, bool(is_causal), scale, enable_gqa)
+    strides = aten_special.attention_strides(out.shape, chosen)  # type: ignore[arg-type]
+    return _result(recorder, out, operands if mask is None else [*operands, mask], strides)
+
+
+def _plain_mask(recorder: Recorder, mask: Any, q: Fake) -> bool:
+    return mask is None or (mask.dtype in (torch.bool, q.dtype) and mask.dim() >= 2 and not private.in_transform(mask))
+
+
+def _layer_norm(recorder: Recorder, func: Any, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    operands = _operands(recorder, input, *[p for p in (weight, bias) if p is not None])
+    if operands is None or (weight is None and bias is not None):
+        return NotImplemented
+    x, shape = operands[0], tuple(normalized_shape)
+    if not shape or x.sizes[-len(shape) :] != shape or any(p.sizes != shape for p in operands[1:]):
+        return NotImplemented
+    nodes = [fk.value(f) for f in operands] + [None, None]
+    return _result(recorder, aten_reduce.layer_norm(nodes[0], len(shape), nodes[1], nodes[2], eps), operands)  # type: ignore[arg-type]
+
+
+def _rms_norm(recorder: Recorder, func: Any, input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+    operands = _operands(recorder, input, *(() if weight is None else (weight,)))
+    if operands is None:
+        return NotImplemented
+    x, shape = operands[0], tuple(normalized_shape)
+    fits = shape and x.sizes[-len(shape) :] == shape and all(p.sizes == shape for p in operands[1:])
+    if not fits or not st.is_contiguous(x.sizes, x.strides):
+        return NotImplemented
+    smallest = torch.finfo(x.dtype if x.node.dtype is dtypes.f64 else torch.float32).eps
+    nodes = [fk.value(f) for f in operands]
+    return _result(recorder, composite.RMS_NORM(*nodes, ndims=len(shape), eps=smallest if eps is None else float(eps)), operands)
+
+
+# --- questions about a tensor -----------------------------------------------------------------------------------------
+
+
+def _requires_grad(recorder: Recorder, func: Any, tensor: Any) -> Any:
+    return fk.tracked(tensor) if type(tensor) is Fake else func(tensor)
+
+
+def _is_leaf(recorder: Recorder, func: Any, tensor: Any) -> Any:
+    return (not fk.tracked(tensor) or (tensor.memory.leaf and not tensor.chain)) if type(tensor) is Fake else func(tensor)
+
+
+def _grad_fn(recorder: Recorder, func: Any, tensor: Any) -> Any:
+    if type(tensor) is Fake and fk.tracked(tensor):
+        refuse("grad_fn", "autograd's graph is not recorded")
+    return None if type(tensor) is Fake else func(tensor)
+
+
+def _grad(recorder: Recorder, func: Any, tensor: Any) -> Any:
+    refuse("grad", "a tensor's gradient is no input of the recording", "pass the gradient as an argument")
+
+
+def _data(recorder: Recorder, func: Any, tensor: Any) -> Any:
+    return torch.Tensor.detach(_swap(recorder, tensor))
+
+
+# --- values that leave the graph --------------------------------------------------------------------------------------
+
+
+def _reads(recorder: Recorder, func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Needs the tensor's elements as Python or NumPy values."""
+    real = recorder.read(_swap(recorder, args[0]), f"Tensor.{getattr(func, '__name__', func)}")
+    with private.without_modes():
+        return func(real, *args[1:], **kwargs)
+
+
+def _refusal(reason: str, hint: str = "") -> Handler:
+    def handler(recorder: Recorder, func: Any, *args: Any, **kwargs: Any) -> Any:
+        refuse(f"Tensor.{getattr(func, '__name__', func)}", reason, hint)
+
+    return handler
+
+
+def _sets_attribute(recorder: Recorder, func: Any, *args: Any, **kwargs: Any) -> Any:
+    name = getattr(getattr(func, "__self__", None), "__name__", "an attribute")
+    refuse(f"setting Tensor.{name}", "it changes an existing tensor in a way that is no operation")
+
+
+_METADATA = (
+    "shape", "dtype", "device", "ndim", "layout", "is_cuda", "is_cpu", "is_sparse", "is_quantized", "is_meta", "is_mkldnn", "is_mps",
+    "is_nested", "itemsize", "nbytes", "is_xla", "is_xpu", "is_sparse_csr", "is_ipu", "is_vulkan", "is_mtia", "is_maia", "names",
+)  # fmt: skip
+_QUERIES = (
+    "size", "dim", "stride", "is_contiguous", "numel", "nelement", "is_floating_point", "is_complex", "storage_offset", "element_size",
+    "get_device", "ndimension", "is_signed", "__len__", "is_conj", "is_neg", "is_inference", "dim_order", "__hash__", "is_same_size",
+    "has_names", "__dir__", "_is_view",
+)  # fmt: skip
+_READ = ("tolist", "numpy", "__array__", "__repr__", "__format__", "__dlpack__", "__str__")
+_MEMORY = ("data_ptr", "storage", "untyped_storage", "_typed_storage", "share_memory_", "is_shared", "storage_type", "is_set_to", "set_")
+_AUTOGRAD = ("backward", "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "requires_grad_", "detach_")
+
+
+@functools.cache
+def _tables() -> tuple[dict[Any, Handler], frozenset[Any]]:
+    """(function -> handler, functions that run as they are). Built at the first recording: torch's functions are the keys."""
+    plain = {getattr(T, name).__get__ for name in _METADATA if hasattr(getattr(T, name, None), "__get__")}
+    plain |= {getattr(T, name) for name in _QUERIES if hasattr(T, name)}
+    plain |= {torch.is_floating_point, torch.is_complex, torch.numel, torch.is_signed, torch.is_storage}
+    handlers: dict[Any, Handler] = {
+        F.linear: _linear, torch.matmul: _matmul, T.matmul: _matmul, T.__matmul__: _matmul,
+        F.scaled_dot_product_attention: _attention, F.layer_norm: _layer_norm, F.rms_norm: _rms_norm,
+        T.requires_grad.__get__: _requires_grad, T.is_leaf.__get__: _is_leaf, T.grad_fn.__get__: _grad_fn,  # type: ignore[attr-defined]
+        T.grad.__get__: _grad, T.data.__get__: _data,  # type: ignore[attr-defined]
+        T.__deepcopy__: _refusal("a recorded tensor is not copied in Python", "use clone()"),
+        T.__reduce_ex__: _refusal("a recorded tensor cannot be pickled"),
+        T._version.__get__: _refusal("a version counter is no input of the recording"),  # type: ignore[attr-defined]
+    }  # fmt: skip
+    handlers |= {getattr(T, name): _reads for name in _READ if hasattr(T, name)}
+    handlers |= {getattr(T, name): _refusal("it looks at the tensor's memory") for name in _MEMORY if hasattr(T, name)}
+    hint = "call it outside the compiled function"
+    handlers |= {getattr(T, name): _refusal("it changes what autograd records", hint) for name in _AUTOGRAD if hasattr(T, name)}
+    return handlers, frozenset(plain)

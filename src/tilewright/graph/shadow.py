@@ -1,0 +1,55 @@
+"""Eager's own errors. In: a call that the recorder cannot record as it stands. Out: the exception that eager raises for it,
+if it raises one. Must not know why the recorder asks.
+
+The call is run on tensors of the same metadata and the same sharing of memory, filled with zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from . import torch_private as private
+from .fake import Fake
+from .functionalize import Memory
+from .recorder import Recorder
+
+LARGEST = 1 << 24  # bytes of all operands: beyond it, nothing is run
+
+
+def eager_error(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Run the call on stand-ins and let its exception out. Random state is restored; division by zero is not the user's."""
+    buffers: dict[Memory, torch.Tensor] = {}
+    with private.without_modes(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        stand_in = _StandIns(recorder, buffers)
+        positional = [stand_in(a) for a in args]
+        named = {k: stand_in(v) for k, v in kwargs.items()}
+        if sum(b.numel() * b.element_size() for b in buffers.values()) > LARGEST:
+            return
+        try:
+            func(*positional, **named)
+        except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as e:
+            if "ZeroDivision" not in str(e):
+                raise
+
+
+class _StandIns:
+    def __init__(self, recorder: Recorder, buffers: dict[Memory, torch.Tensor]) -> None:
+        self._recorder = recorder
+        self._buffers = buffers
+
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [self(v) for v in value]
+        if not isinstance(value, torch.Tensor):
+            return value
+        fake = value if isinstance(value, Fake) else self._recorder.fake_of(value)
+        reach = fake.offset + 1 + sum((n - 1) * s for n, s in zip(fake.sizes, fake.strides))
+        buffer = self._buffers.get(fake.memory)
+        if buffer is None or buffer.numel() < reach:
+            m = fake.memory
+            whole = m.offset + 1 + sum((n - 1) * s for n, s in zip(m.shape, m.strides))
+            buffer = self._buffers[fake.memory] = torch.zeros(max(reach, whole, 1), dtype=fake.dtype, device=fake.device)
+        return buffer.as_strided(fake.sizes, fake.strides, fake.offset)

@@ -1,0 +1,182 @@
+"""The strides that eager gives its results. In: shapes and strides of operands, in elements. Out: strides of the result.
+
+The elementwise rule is TensorIterator's (aten/src/ATen/TensorIterator.cpp: fast set-up, else a stable sort of the dims by the
+operands' strides). Values inside a graph have no strides: these matter for views, outputs and contiguity tests only.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+Sizes = tuple[int, ...]
+Operand = tuple[Sizes, Sizes]  # shape, strides
+
+
+@functools.lru_cache(maxsize=4096)
+def contiguous(shape: Sizes) -> Sizes:
+    """Row-major strides, as torch gives them: a size of 0 counts as 1."""
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= max(n, 1)
+    return tuple(reversed(strides))
+
+
+@functools.lru_cache(maxsize=4096)
+def channels_last(shape: Sizes) -> Sizes:
+    """Strides of a 4-D or 5-D tensor whose second dim is innermost."""
+    order = (1, *range(len(shape) - 1, 1, -1), 0)
+    return _packed(shape, order)
+
+
+def is_contiguous(shape: Sizes, strides: Sizes) -> bool:
+    if strides == contiguous(shape):
+        return True
+    expected = 1
+    for n, s in zip(reversed(shape), reversed(strides)):
+        if n != 1:
+            if s != expected and 0 not in shape:
+                return False
+            expected *= n
+    return True
+
+
+def is_channels_last(shape: Sizes, strides: Sizes) -> bool:
+    """As torch's `is_contiguous(memory_format=torch.channels_last)` (or `_3d`)."""
+    if len(shape) not in (4, 5):
+        return False
+    expected = 1
+    for d in (1, *range(len(shape) - 1, 1, -1), 0):
+        if shape[d] != 1:
+            if strides[d] != expected:
+                return False
+            expected *= shape[d]
+    return True
+
+
+@functools.lru_cache(maxsize=4096)
+def suggests_channels_last(shape: Sizes, strides: Sizes) -> bool:
+    """Whether `suggest_memory_format` says channels last: the strides order the dims so, ambiguous ones excepted."""
+    if len(shape) not in (4, 5) or strides[1] == 0:
+        return False
+    smallest = 0
+    for d in (1, *range(len(shape) - 1, 1, -1), 0):
+        if shape[d] == 0 or strides[d] < smallest:
+            return False
+        if d == 0 and smallest == strides[1]:
+            return False
+        smallest = strides[d] * max(shape[d], 1)
+    return True
+
+
+@functools.lru_cache(maxsize=4096)
+def is_dense(shape: Sizes, strides: Sizes) -> bool:
+    """Whether the elements fill an interval of memory, each place once."""
+    expected = 1
+    for s, n in sorted((s, n) for n, s in zip(shape, strides) if n != 1):
+        if s != expected and 0 not in shape:
+            return False
+        expected *= n
+    return True
+
+
+def span(shape: Sizes, strides: Sizes) -> int:
+    """The number of elements from the first place to the last, both included."""
+    return 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides))
+
+
+def may_overlap(shape: Sizes, strides: Sizes) -> bool:
+    """Whether two elements may share a place: false only where nested strides prove that none do."""
+    reach = 0
+    for s, n in sorted((s, n) for n, s in zip(shape, strides) if n != 1):
+        if s <= reach:
+            return 0 not in shape
+        reach += (n - 1) * s
+    return False
+
+
+def overlaps_itself(shape: Sizes, strides: Sizes) -> bool:
+    """What eager refuses to write into: a repeated dim (stride 0)."""
+    return any(n > 1 and s == 0 for n, s in zip(shape, strides)) and 0 not in shape
+
+
+def elementwise(shape: Sizes, operands: Sequence[Operand]) -> Sizes:
+    """Strides of a pointwise result of that shape; operands with shape () stand for numbers too."""
+    if all(s == shape and is_contiguous(s, t) for s, t in operands):
+        return contiguous(shape)
+    return _elementwise(shape, tuple(operands))
+
+
+@functools.lru_cache(maxsize=4096)
+def _elementwise(shape: Sizes, operands: tuple[Operand, ...]) -> Sizes:
+    if all(s == shape for s, _ in operands):
+        if all(is_channels_last(s, t) for s, t in operands):
+            return channels_last(shape)
+        first = operands[0][1]
+        if is_dense(shape, first) and all(t == first for _, t in operands):
+            return first
+    order = _order(shape, [_broadcast_strides(shape, s, t) for s, t in operands])
+    if order == list(range(len(shape) - 1, -1, -1)):
+        return contiguous(shape)
+    return _packed(shape, tuple(order))
+
+
+def like(shape: Sizes, strides: Sizes) -> Sizes:
+    """Strides of a copy that preserves the format (`clone`, `empty_like`)."""
+    if is_contiguous(shape, strides):
+        return contiguous(shape)
+    if is_dense(shape, strides):
+        return strides
+    return _elementwise(shape, ((shape, strides),))
+
+
+def _broadcast_strides(shape: Sizes, own: Sizes, strides: Sizes) -> list[int]:
+    extra = len(shape) - len(own)
+    return [0] * extra + [0 if n == 1 and shape[extra + d] != 1 else s for d, (n, s) in enumerate(zip(own, strides))]
+
+
+def _order(shape: Sizes, operands: list[list[int]]) -> list[int]:
+    """Dims from innermost to outermost: an insertion sort by the operands' strides that keeps ambiguous pairs."""
+
+    def compare(inner: int, outer: int) -> int:
+        for strides in operands:
+            a, b = strides[inner], strides[outer]
+            if a == 0 or b == 0:
+                continue
+            if a != b:
+                return -1 if a < b else 1
+            if shape[inner] > shape[outer]:
+                return 1
+        return 0
+
+    order = list(range(len(shape) - 1, -1, -1))
+    for i in range(1, len(order)):
+        at = i
+        for j in range(i - 1, -1, -1):
+            c = compare(order[j], order[at])
+            if c > 0:
+                order[j], order[at] = order[at], order[j]
+                at = j
+            elif c < 0:
+                break
+    return order
+
+
+def _packed(shape: Sizes, order: tuple[int, ...]) -> Sizes:
+    """Strides without gaps, dims given from innermost to outermost."""
+    strides, step = [0] * len(shape), 1
+    for d in order:
+        strides[d] = step
+        step *= shape[d]
+    return tuple(strides)
+
+
+def memory_order(shape: Sizes, strides: Sizes) -> tuple[int, ...]:
+    """The dims by falling stride: permuted so, a dense tensor is row-major."""
+    return tuple(sorted(range(len(shape)), key=lambda d: (-strides[d], -shape[d], d)))
+
+
+def numel(shape: Sizes) -> int:
+    return math.prod(shape)

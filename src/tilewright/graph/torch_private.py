@@ -1,0 +1,122 @@
+"""Every private torch name that `graph/` uses, behind names of our own.
+
+In: torch. Out: modes, wrapper tensors, pytrees, operator schemas, the decomposition table. Nothing else in `graph/` may
+reach for an underscore of torch's; `tests/graph/test_torch_private.py` fails first where a release moves one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+__all__ = [
+    "OpOverload", "TorchDispatchMode", "TorchFunctionMode", "TreeSpec", "compiling", "decompositions", "in_transform",
+    "is_composite", "is_random", "overloads", "plain_function", "sdpa_backend", "tree_flatten", "tree_flatten_with_path",
+    "tree_unflatten", "without_modes", "wrapper",
+]  # fmt: skip
+
+TreeSpec = _pytree.TreeSpec
+tree_flatten = _pytree.tree_flatten
+tree_flatten_with_path = _pytree.tree_flatten_with_path
+tree_unflatten = _pytree.tree_unflatten
+without_modes = _disable_current_modes
+plain_function = torch._C._disabled_torch_function_impl  # a class's `__torch_function__` that does nothing
+
+SDPA_MATH, SDPA_FLASH = 0, 1  # what `sdpa_backend` gives
+
+
+def path_step(key: Any) -> Any:
+    """The index or key of one step of a pytree path."""
+    for name in ("idx", "key", "name"):
+        if hasattr(key, name):
+            return getattr(key, name)
+    raise TypeError(f"a pytree step of unknown kind: {key!r}")
+
+
+def wrapper(cls: type, shape: Any, strides: Any, offset: int, dtype: torch.dtype, device: torch.device) -> Any:
+    """A tensor of the subclass with that metadata and no memory; its operations come to Python."""
+    make = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+    return make(cls, shape, strides=strides, storage_offset=offset, dtype=dtype, device=device)
+
+
+def is_composite(func: OpOverload) -> bool:
+    """Whether torch itself writes the operator in simpler ones, below autograd."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+
+
+def is_random(func: OpOverload) -> bool:
+    return torch.Tag.nondeterministic_seeded in func.tags
+
+
+def overloads(namespace: str, name: str) -> list[OpOverload]:
+    """All overloads of an operator; none where torch has no such operator."""
+    packet = getattr(getattr(torch.ops, namespace), name, None)
+    return [] if packet is None else [getattr(packet, overload) for overload in packet.overloads()]
+
+
+def written(func: OpOverload) -> tuple[str, ...]:
+    """The names of the arguments that the operator writes into."""
+    return tuple(a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+
+
+def aliases(func: OpOverload) -> bool:
+    """Whether a result may share memory with an argument that is only read."""
+    returned = any(r.alias_info is not None for r in func._schema.returns)
+    return returned and not func._schema.is_mutable
+
+
+def parameters(func: OpOverload) -> list[tuple[str, str, bool]]:
+    """(name, type, whether keyword-only) of each argument."""
+    return [(a.name, str(a.type), a.kwarg_only) for a in func._schema.arguments]
+
+
+def in_transform(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is a wrapper of a function transform (vmap, grad)."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def decompositions() -> dict[OpOverload, Callable[..., Any]]:
+    """torch's own table of operators in simpler ones. The first call loads it (about 0.2 s)."""
+    from torch._decomp import core_aten_decompositions
+
+    return core_aten_decompositions()
+
+
+def sdpa_backend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, causal: bool, scale: float | None, gqa: bool
+) -> int:
+    """The kernel that eager's attention takes for such tensors: `SDPA_MATH` or `SDPA_FLASH` on a CPU."""
+    return torch._fused_sdp_choice(q, k, v, mask, 0.0, causal, scale=scale, enable_gqa=gqa)
+
+
+_LOCK = threading.Lock()
+_DEPTH = 0
+_BEFORE = False
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """Within, `torch.compiler.is_compiling()` is true, in every thread; restored when the last of several leaves."""
+    global _DEPTH, _BEFORE
+    import torch.compiler
+
+    with _LOCK:
+        if _DEPTH == 0:
+            _BEFORE = torch.compiler._is_compiling_flag
+            torch.compiler._is_compiling_flag = True
+        _DEPTH += 1
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _DEPTH -= 1
+            if _DEPTH == 0:
+                torch.compiler._is_compiling_flag = _BEFORE
