@@ -119,7 +119,7 @@ def test_adding(level):
 @pytest.mark.parametrize("level", [V4, V3], ids=lambda level: level.name)
 @pytest.mark.parametrize(("turned_a", "turned_b"), [(True, False), (False, True), (True, True)])
 def test_transposes(level, turned_a, turned_b):
-    for m, n, k in ((1, 5, 9), (17, 50, 37), (16, 32, 64)):
+    for m, n, k in ((1, 5, 9), (17, 50, 37), (16, 32, 64), (50, 40, 37)):
         check(level, m, n, k, turned_a=turned_a, turned_b=turned_b)
 
 
@@ -136,7 +136,8 @@ KINDS = [
 def test_types(level, kinds):
     for m, n, k in ((1, 9, 5), (7, 35, 12)):
         check(level, m, n, k, kinds)
-    check(level, 3, 33, 11, kinds, turned_b=True)
+    check(level, 3, 33, 41, kinds, turned_b=True)
+    check(level, 49, 33, 11, kinds, turned_b=True)
 
 
 @pytest.mark.parametrize("level", [V4, V3], ids=lambda level: level.name)
@@ -145,7 +146,8 @@ def test_run_time_sizes(level):
     for m, n, k in ((1, 1, 1), (13, 32, 8), (14, 40, 9), (31, 17, 3), (28, 64, 2), (5, 0, 4), (0, 5, 4)):
         check(level, m, n, k, dynamic=sizes)
     check(level, 4, 20, 8, dynamic=("m", "n", "a_row", "a_column"), turned_a=True)
-    check(level, 4, 20, 8, dynamic=("m", "n", "b_column"), turned_b=True)
+    check(level, 4, 20, 8, dynamic=("m", "n", "b_column"), turned_b=True)  # packed
+    check(level, 4, 20, 70, dynamic=("n", "k", "b_column"), turned_b=True)  # as dot products
 
 
 def test_nothing_to_add():
@@ -160,6 +162,11 @@ def test_not_a_number_and_infinity_survive():
     run(a.ctypes.data, b.ctypes.data, acc.ctypes.data, None)
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(acc, a @ b)
+
+
+def test_dot_products_of_pairs():
+    for m, n, k in ((1, 13, 64), (7, 20, 37), (4, 6, 1)):
+        check(DOTS, m, n, k, (dtypes.bf16, dtypes.bf16, dtypes.f32), turned_b=True, clear=m > 1)
 
 
 @pytest.mark.parametrize("k", [1, 2, 7, 64])
@@ -231,7 +238,7 @@ def test_what_it_refuses():
     with pytest.raises(ValueError, match="contiguous"):
         emit_gemm(f, V4, a, b, strided, 8, 8, 8, True)
     with pytest.raises(ValueError, match="scratch"):
-        emit_gemm(f, V4, a, strided, acc, 8, 8, 8, True)
+        emit_gemm(f, V4, a, strided, acc, 64, 8, 8, True)
     with pytest.raises(ValueError, match="constant k"):
         gemm_scratch(V4, strided, "%k")
     with pytest.raises(ValueError, match="dot instruction"):

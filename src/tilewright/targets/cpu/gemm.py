@@ -13,8 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from ...base import dtypes
 from ...base.dtypes import DType
 from . import llvm
+from .dot import Dot, dot_kernel, tile_of
 from .isa import Isa
 from .micro import Micro, micro_kernel
 from .transpose import Strided, emit_transpose_copy
@@ -27,6 +29,9 @@ VECTORS = 2
 
 IN_FLIGHT = 8
 """Independent multiply-adds that hide their latency: two units, four cycles. Smaller tiles split k over several sums."""
+
+DOT_ROWS = 48
+"""Up to how many rows of a a b that lies along k is multiplied as it is."""
 
 STREAM_AHEAD = 4096
 """How many bytes ahead b is fetched where it is read only once."""
@@ -59,7 +64,7 @@ def tiles(size: int, largest: int) -> list[tuple[int, int]]:
 
 
 def gemm_scratch(isa: Isa, b: GemmOperand, k: Amount) -> int:
-    """Bytes of scratch that `emit_gemm` wants: a packed panel where b is not contiguous along n, else 0.
+    """Bytes of scratch that `emit_gemm` may want: a packed panel where b is not contiguous along n, else 0.
 
     Raises ValueError where that depends on a run-time k.
     """
@@ -68,6 +73,11 @@ def gemm_scratch(isa: Isa, b: GemmOperand, k: Amount) -> int:
     if not isinstance(k, int):
         raise ValueError("a matrix product whose b is strided along n needs a constant k")
     return k * isa.nr * b.dtype.bytes
+
+
+def _by_dots(a: GemmOperand, b: GemmOperand, m: Amount) -> bool:
+    """Whether to multiply along k instead of packing b: too few rows would share a packed panel."""
+    return a.column == 1 and b.row == 1 and isinstance(m, int) and m <= DOT_ROWS
 
 
 def emit_gemm(
@@ -94,6 +104,9 @@ def emit_gemm(
     if b.column == 1:
         _Product(f, isa, a, b, acc, m, k, clear).columns(n)
         return
+    if _by_dots(a, b, m):
+        _dots(f, isa, a, b, acc, m, n, k, clear)
+        return
     if scratch is None:
         raise ValueError("a b that is strided along n needs scratch")
     _columns(f, n, isa.nr, lambda j, width: _packed(f, isa, a, b, acc, m, j, width, k, clear, scratch))
@@ -118,6 +131,45 @@ def _packed(
     panel = GemmOperand(scratch, isa.nr, 1, b.dtype, padded=True)
     there = replace(acc, pointer=f.at(acc.pointer, j, llvm.TYPES[acc.dtype]))
     _Product(f, isa, a, panel, there, m, k, clear).columns(n)
+
+
+def _tiled(f: llvm.Function, size: Amount, largest: int, tile: Callable[[Amount, int], None]) -> None:
+    """`tile(first, length)` over a size: balanced tiles of a constant one, else whole tiles and then smaller and smaller ones."""
+    parts: list[tuple[int, Amount]] = []
+    if isinstance(size, int):
+        parts += tiles(size, largest)
+    else:
+        left: Amount = size
+        for length in (largest, *(1 << i for i in reversed(range((largest - 1).bit_length())))):
+            whole = f.let(f"udiv i64 {left}, {length}")
+            left = f.let(f"sub i64 {left}, {f.let(f'mul i64 {whole}, {length}')}")
+            parts.append((length, whole))
+    first: Amount = 0
+    for length, times in parts:
+        if times == 1:
+            tile(first, length)
+        else:
+            f.loop(0, times, 1, lambda t, at=first, length=length: tile(f.index("add", f.index("mul", t, length), at), length))
+        first = f.index("add", first, f.index("mul", times, length))
+
+
+def _dots(
+    f: llvm.Function, isa: Isa, a: GemmOperand, b: GemmOperand, acc: GemmOperand, m: Amount, n: Amount, k: Amount, clear: bool
+) -> None:
+    """The product as dot products: tiles down the rows within tiles across the columns."""
+    rows, columns = tile_of(isa)
+    pairs = isa.has_bf16_dot and a.dtype is b.dtype is dtypes.bf16 and acc.dtype is dtypes.f32
+    whole = isinstance(k, int) and k % (isa.lanes_of(acc.dtype) * (2 if pairs else 1)) == 0
+
+    def tile(i: Amount, height: int, j: Amount, width: int) -> None:
+        name = dot_kernel(f.module, isa, Dot(a.dtype, b.dtype, acc.dtype, height, width, pairs, whole))
+        pa = f.at(a.pointer, f.index("mul", i, a.row), llvm.TYPES[a.dtype])
+        pb = f.at(b.pointer, f.index("mul", j, b.column), llvm.TYPES[b.dtype])
+        pc = f.at(acc.pointer, f.index("add", f.index("mul", i, acc.row), j), llvm.TYPES[acc.dtype])
+        numbers = f"i64 {k}, i1 {str(clear).lower()}, i64 {a.row}, i64 {b.column}, i64 {acc.row}"
+        f.do(f"call void @{name}(ptr {pa}, ptr {pb}, ptr {pc}, {numbers})")
+
+    _tiled(f, n, columns, lambda j, width: _tiled(f, m, rows, lambda i, height: tile(i, height, j, width)))
 
 
 def _columns(f: llvm.Function, n: Amount, width: int, panel: Callable[[Amount, Amount], object]) -> None:
@@ -159,31 +211,7 @@ class _Product:
 
     def rows(self, j: Amount, vectors: int, tail: Amount) -> None:
         """Register tiles down all rows of a panel of `vectors` vectors, of whose last one `tail` lanes are used (0: all)."""
-        f, m, largest = self.f, self.m, self.isa.mr
-        if isinstance(m, int):
-            parts, first = tiles(m, largest), 0
-            for rows, times in parts:
-                self.run(rows, times, first, j, vectors, tail)
-                first += rows * times
-            return
-        whole = f.let(f"udiv i64 {m}, {largest}")
-        self.run(largest, whole, 0, j, vectors, tail)
-        done: Amount = f.let(f"mul i64 {whole}, {largest}")
-        left = f.let(f"sub i64 {m}, {done}")
-        for size in (8, 4, 2, 1):
-            if size < largest:
-                taken = f.let(f"and i64 {left}, {-size}")
-                left = f.let(f"sub i64 {left}, {taken}")
-                self.run(size, f.let(f"udiv i64 {taken}, {size}"), done, j, vectors, tail)
-                done = f.let(f"add i64 {done}, {taken}")
-
-    def run(self, rows: int, times: Amount, first: Amount, j: Amount, vectors: int, tail: Amount) -> None:
-        """`times` tiles of `rows` rows from row `first`."""
-        f = self.f
-        if times == 1:
-            self.tile(rows, first, j, vectors, tail)
-            return
-        f.loop(0, times, 1, lambda t: self.tile(rows, f.index("add", f.index("mul", t, rows), first), j, vectors, tail))
+        _tiled(self.f, self.m, self.isa.mr, lambda i, rows: self.tile(rows, i, j, vectors, tail))
 
     def tile(self, rows: int, i: Amount, j: Amount, vectors: int, tail: Amount) -> None:
         """Call the micro-kernel for the tile at row i, column j."""

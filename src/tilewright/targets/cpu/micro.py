@@ -50,10 +50,10 @@ class Micro:
 
     @property
     def name(self) -> str:
-        return "micro_" + "_".join(_short(getattr(self, f.name)) for f in fields(self))
+        return "micro_" + "_".join(short(getattr(self, f.name)) for f in fields(self))
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
     match value:
         case None:
             return "x"
@@ -172,9 +172,7 @@ class _Writer:
             x = f.let(f"load {'i16' if half else 'i32'}, ptr {pointer}, align 2")
             x = self._splat("i32", f.let(f"zext i16 {x} to i32") if half else x)
             return f.let(f"bitcast <{lanes} x i32> {x} to <{2 * lanes} x bfloat>")
-        kind = llvm.TYPES[self.micro.a]
-        x = f.let(f"load {kind}, ptr {pointer}, align {self.micro.a.bytes}")
-        return self._splat(self.element, convert(f, x, self.micro.a, self.micro.acc, 1))
+        return self._splat(self.element, converted(f, pointer, self.micro.a, self.micro.acc, 1, None))
 
     def _splat(self, kind: str, x: str) -> str:
         return splat(self.f, kind, x, self.lanes)
@@ -186,9 +184,7 @@ class _Writer:
         if micro.pairs:
             x = load(f, f.at(row, 2 * c * lanes, "bfloat"), "i32", 2, lanes, masked)
             return f.let(f"bitcast <{lanes} x i32> {x} to <{2 * lanes} x bfloat>")
-        kind = llvm.TYPES[micro.b]
-        x = load(f, f.at(row, c * lanes, kind), kind, micro.b.bytes, lanes, masked)
-        return convert(f, x, micro.b, micro.acc, lanes)
+        return converted(f, f.at(row, c * lanes, llvm.TYPES[micro.b]), micro.b, micro.acc, lanes, masked)
 
     def _added(self, sums: list[str]) -> list[str]:
         """The sets of accumulators, added to one."""
@@ -264,16 +260,18 @@ def store(f: llvm.Function, x: str, pointer: str, kind: str, align: int, lanes: 
     f.call("void", name, [v, "ptr", f"<{lanes} x i1>"], [x, f"align {align} {pointer}", mask])
 
 
-def convert(f: llvm.Function, x: str, source: DType, target: DType, lanes: int) -> str:
-    """`x` (one value or `lanes` of them) widened to `target`; the same type passes through."""
+def converted(f: llvm.Function, pointer: str, source: DType, target: DType, lanes: int, mask: str | None) -> str:
+    """`lanes` elements in memory, widened to `target`; those outside `mask` are not touched and read as zero."""
+    new = llvm.vector(lanes, llvm.TYPES[target])
+    if source is dtypes.bf16 and target is dtypes.f32:  # by its bits: the type is not legal everywhere
+        bits, wide = (llvm.vector(lanes, kind) for kind in ("i16", "i32"))
+        shift = "16" if lanes == 1 else "splat (i32 16)"
+        x = f.let(f"zext {bits} {load(f, pointer, 'i16', 2, lanes, mask)} to {wide}")
+        return f.let(f"bitcast {wide} {f.let(f'shl {wide} {x}, {shift}')} to {new}")
+    x = load(f, pointer, llvm.TYPES[source], source.bytes, lanes, mask)
     if source is target:
         return x
-    old, new = (llvm.vector(lanes, llvm.TYPES[t]) for t in (source, target))
-    if source is dtypes.bf16 and target is dtypes.f32:
-        bits, wide = llvm.vector(lanes, "i16"), llvm.vector(lanes, "i32")
-        shift = "16" if lanes == 1 else "splat (i32 16)"
-        y = f.let(f"zext {bits} {f.let(f'bitcast {old} {x} to {bits}')} to {wide}")
-        return f.let(f"bitcast {wide} {f.let(f'shl {wide} {y}, {shift}')} to {new}")
+    old = llvm.vector(lanes, llvm.TYPES[source])
     if source.is_float and target.is_float:
         return f.let(f"{'fpext' if source.bytes < target.bytes else 'fptrunc'} {old} {x} to {new}")
     if source.is_float or target.is_float:
