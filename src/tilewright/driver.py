@@ -14,7 +14,7 @@ In: what a user gives `tw.compile`. Out: the compiled function or module. This i
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -151,9 +151,9 @@ class Executable:
         self.arena_bytes, self.packed_bytes = image.arena_bytes, image.packed_bytes
         self.text = image.text
 
-    def entry(self, table: GuardTable, rebuild: Any, data: Any) -> native.Entry:
-        """The entry that serves calls for which `table` holds."""
-        return self._kept(self._image.entry(table.nargs, table.kwnames, table.rows, rebuild, data))
+    def entry(self, table: GuardTable, rebuild: Any, data: Any, identities: Set[int]) -> native.Entry:
+        """The entry that serves calls for which `table` holds; `identities`: outputs that are an input object itself."""
+        return self._kept(self._image.entry(table.nargs, table.kwnames, table.rows, rebuild, data, identities))
 
     def forward(self, table: GuardTable) -> native.Entry:
         """An entry that takes the graph's inputs themselves and returns the list of outputs."""

@@ -180,7 +180,7 @@ INPUT = Op("input", Family.INPUT, infer=lambda attrs: attrs.type, eager=lambda a
 
 @dataclass(frozen=True)
 class Alias:
-    """Memory that an output shares: `input` i's or `output` i's storage (i smaller than its own index), at `offset` elements."""
+    """Memory that an output shares: `input` i's, or an earlier `output` i's, from `offset` elements behind its first one."""
 
     of: str  # "input" | "output"
     index: int

@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-enum { CONST, GET, ITEM, CELL, TYPE, IS, EQ, LEN, TENSOR, STATE };
-static const char *const NAMES[] = {"const", "get", "item", "cell", "type", "is", "eq", "len", "tensor", "state"};
+enum { CONST, GET, ITEM, CELL, TYPE, IS, SAME, EQ, LEN, TENSOR, STATE };
+static const char *const NAMES[] = {"const", "get", "item", "cell", "type", "is", "same", "eq", "len", "tensor", "state"};
 
 static const dl_exchange *exchange;
 static PyObject *str_requires_grad;
@@ -57,7 +57,7 @@ static tw_meta *meta_new(PyObject *spec, Py_ssize_t inputs) {
 
 static int row_init(tw_row *r, PyObject *spec, Py_ssize_t slots, Py_ssize_t inputs) {
     /* ("const", object) | ("get", slot, key) | ("item", slot, i) | ("cell", slot)
-     * | ("type", slot, type) | ("is", slot, object) | ("eq", slot, object) | ("len", slot, n) | ("tensor", slot, meta) | ("state", callable, argument | None, expected) */
+     * | ("type", slot, type) | ("is", slot, object) | ("same", slot, other slot) | ("eq", slot, object) | ("len", slot, n) | ("tensor", slot, meta) | ("state", callable, argument | None, expected) */
     const char *name = PyTuple_Check(spec) && PyTuple_GET_SIZE(spec) > 1 ? PyUnicode_AsUTF8(PyTuple_GET_ITEM(spec, 0)) : NULL;
     r->op = -1;
     for (int k = 0; name && k <= STATE; k++)
@@ -87,8 +87,9 @@ static int row_init(tw_row *r, PyObject *spec, Py_ssize_t slots, Py_ssize_t inpu
         PyErr_Format(PyExc_ValueError, "guard row reads slot %d of %zd: %R", r->slot, slots, spec);
         return -1;
     }
-    if (r->op == ITEM || r->op == LEN) {
+    if (r->op == ITEM || r->op == LEN || r->op == SAME) {
         r->n = PyLong_AsSsize_t(last);
+        if (r->op == SAME && (r->n < 0 || r->n >= slots)) PyErr_Format(PyExc_ValueError, "guard row reads slot %zd of %zd: %R", r->n, slots, spec);
         return PyErr_Occurred() ? -1 : 0;
     }
     if (r->op == CELL) return 0;
@@ -234,6 +235,7 @@ int tw_guards_check(const tw_guards *g, PyObject *const *args, Py_ssize_t nargs,
         case CELL: holds = PyCell_Check(o) && (slot[next++] = PyCell_GET(o)) != NULL; break;
         case TYPE: holds = (PyObject *)Py_TYPE(o) == r->a; break;
         case IS: holds = o == r->a; break;
+        case SAME: holds = o == slot[r->n]; break;
         case EQ: holds = equal(o, r->a); break;
         case LEN: holds = length(o) == r->n; break;
         case TENSOR: holds = tensor_holds(r->meta, o, found); break;

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -22,15 +22,18 @@ from torch import nn
 from .. import native
 from ..base import config, errors, log
 from ..graph.ir import Graph
-from ..graph.record import ArgSource, Recorded, record
+from ..graph.record import Recorded, record
 from . import eager_backward, guards
+
+
+Rebuild: TypeAlias = Callable[[list[Any]], Any]
 
 
 class Executable(Protocol):
     """A compiled graph, as the layers below deliver it."""
 
-    def entry(self, table: guards.GuardTable, rebuild: Callable[[list[Any]], Any] | None, data: Any) -> native.Entry:
-        """The native entry that serves calls for which the guards hold."""
+    def entry(self, table: guards.GuardTable, rebuild: Rebuild | None, data: Any, identities: Set[int]) -> native.Entry:
+        """The native entry that serves calls for which the guards hold; `identities`: outputs that are an input object itself."""
 
     def forward(self, table: guards.GuardTable) -> native.Entry:
         """An entry that takes the graph's inputs themselves and returns the list of outputs."""
@@ -170,7 +173,7 @@ class CompiledFunction(native.Dispatcher):
             if any(recorded.requires_grad):
                 entry = self._with_gradients(recorded, held, args, kwargs)
             else:
-                entry = executable.entry(table, recorded.rebuild, held)
+                entry = executable.entry(table, recorded.rebuild, held, recorded.identities)
         for stage, seconds in stages.seconds.items():
             self._counts.seconds[stage] = self._counts.seconds.get(stage, 0.0) + seconds
         return entry
@@ -183,7 +186,7 @@ class CompiledFunction(native.Dispatcher):
         fill = recorded.fill_arguments(args, kwargs)
 
         def eager(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-            new_args, new_kwargs = fill(tensors)
+            new_args, new_kwargs = fill(dict(zip(recorded.inputs, tensors, strict=True)))
             return recorded.flatten_result(fn(*new_args, **new_kwargs))
 
         rerun = eager_backward.Rerun(held.executable.forward(table).run, eager, recorded.requires_grad, self._count_backward)

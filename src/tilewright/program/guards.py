@@ -141,6 +141,10 @@ def guard_table(fn: Callable[..., Any], recorded: Recorded, args: Sequence[Any],
             tensor, what = source.tensor, "a tensor that the function closes over"
             slot = b.derive(("const", tensor), what)
         b.tensor(slot, tensor, index, what)
+    for source, index in recorded.same:
+        (slot, _, what), first = _argument(b, source, args, kwargs), recorded.inputs[index]
+        assert isinstance(first, ArgSource)
+        b.test(("same", slot, _argument(b, first, args, kwargs)[0]), f"{what} is no longer the same tensor as argument {first.path[0]}")
     return GuardTable(len(args), kwnames, b.rows, b.reasons, len(recorded.inputs))
 
 

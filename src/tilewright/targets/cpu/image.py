@@ -7,7 +7,8 @@ graphs that also call eager torch. Must not know how the code came about, or wha
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import torch
@@ -41,19 +42,25 @@ class Image:
     arena_bytes = property(lambda self: self.recipe.arena_bytes)
     packed_bytes = property(lambda self: self.recipe.folded_bytes)
 
-    def entry(self, nargs: int, kwnames: tuple[str, ...], rows: Rows, rebuild: Any, data: Any) -> native.Entry:
-        """The native entry that runs this graph where the guard `rows` hold; `rebuild` makes the result of the output list."""
+    def entry(
+        self, nargs: int, kwnames: tuple[str, ...], rows: Rows, rebuild: Any, data: Any, identities: Set[int] = frozenset()
+    ) -> native.Entry:
+        """The native entry that runs this graph where the guard `rows` hold.
+
+        `rebuild` makes the result of the output list. Outputs in `identities` are an input object itself, not a view of it.
+        """
         r = self.recipe
         fold = self._addresses[r.fold[0].symbol] if r.fold else 0  # type: ignore[union-attr]
         run = self._addresses[r.run[0].symbol] if r.is_native and r.run else 0  # type: ignore[union-attr]
         watch = [(i, _bytes(r.inputs[i])) for i in r.folded_inputs] if fold else []
-        runner = None if r.is_native else self._run
+        runner = None if r.is_native else functools.partial(self._run, identities)
+        outputs = [(3, o.of, None, None, None) if i in identities else _output(o) for i, o in enumerate(r.outputs)]
         return native.Entry(
-            nargs, kwnames, rows, len(r.inputs), [_output(o) for o in r.outputs], rebuild, runner, data,
+            nargs, kwnames, rows, len(r.inputs), outputs, rebuild, runner, data,
             run, fold, r.folded_bytes, r.arena_bytes, r.scratch_bytes, r.cost, watch, list(r.written_inputs),
         )  # fmt: skip
 
-    def _run(self, inputs: Sequence[torch.Tensor | None], folded: int) -> list[torch.Tensor]:
+    def _run(self, identities: Set[int], inputs: Sequence[torch.Tensor | None], folded: int) -> list[torch.Tensor]:
         """The steps in order, eager calls among them, on memory of torch's own."""
         memory = _Memory(self.recipe, inputs, folded)
         for step in self.recipe.run:
@@ -65,7 +72,7 @@ class Image:
                 for row, result in zip(step.results, results, strict=True):
                     memory.tensor(row).copy_(result)
         memory.bump_versions()
-        return memory.results()
+        return memory.results(identities)
 
 
 class _Memory:
@@ -100,15 +107,15 @@ class _Memory:
         for i in self.recipe.written_inputs:
             torch.autograd.graph.increment_version(self.inputs[i])  # type: ignore[arg-type]
 
-    def results(self) -> list[torch.Tensor]:
+    def results(self, identities: Set[int]) -> list[torch.Tensor]:
         made: list[torch.Tensor] = []
-        for own, o in zip(self.outputs, self.recipe.outputs, strict=True):
+        for i, (own, o) in enumerate(zip(self.outputs, self.recipe.outputs, strict=True)):
             if own is not None:
                 made.append(own)
                 continue
             base = self.inputs[o.of] if o.alias == "input" else made[o.of]
             assert base is not None
-            made.append(view(base, o.shape, o.strides, o.offset))
+            made.append(base if i in identities else view(base, o.shape, o.strides, o.offset))
         return made
 
 
