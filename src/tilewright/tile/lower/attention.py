@@ -1,0 +1,386 @@
+"""Attention as one flash-style kernel: scores live in a block's buffer, never in memory.
+
+In: strided views of q, k, v, an optional mask and the result. Out: one launch. Must not know graphs, fusion or instructions.
+
+A grid block belongs to one key head and takes every `parts`-th block of query rows of the heads that share it. It packs k^T
+into panels once. Where all columns fit one block of scores, softmax is done on whole rows; else blocks of columns follow
+each other with a running maximum and sum (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et
+al., "FlashAttention", 2022), and what lies above the diagonal of a causal mask is never computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ...base.dims import Size
+from ...base.dtypes import DType
+from ...base.scalar import cast, const, maximum, minimum, select, unary
+from ..builder import KernelBuilder, Span, region
+from ..ir import Buffer, Expr, Region, Scope
+from ..program import Arg, Launch, View
+from ..schedule import Machine, balanced, gemm_ns, op_cycles
+
+ROWS = 64  # query rows of a block
+WHOLE = 512  # columns up to which scores of a block are whole rows
+COLUMNS = 256  # of a block of scores where there are more
+FEW = 2  # query rows up to which scores are dot products, since packing k would cost as much
+_PAD = 16  # elements that rows of scores are longer by, so that they do not meet in one set of a cache
+_ALIASING = 1024  # bytes; rows this far apart, or a multiple, meet in few sets
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The operands with dimensions [batch.., heads, length, features]; q has `group` heads for each one of k and v.
+
+    `safe`: a row whose scores are all -inf gives zeros, not NaN.
+    """
+
+    q: View
+    k: View
+    v: View
+    mask: View | None
+    out: View
+    scale: float
+    causal: bool
+    safe: bool
+
+    @property
+    def rows(self) -> int:
+        return size(self.q.shape[-2])
+
+    @property
+    def columns(self) -> int:
+        return size(self.k.shape[-2])
+
+    @property
+    def group(self) -> int:
+        return size(self.q.shape[-3]) // size(self.k.shape[-3])
+
+    @property
+    def compute(self) -> DType:
+        return self.q.value.dtype.compute
+
+
+def lower_attention(
+    q: View,
+    k: View,
+    v: View,
+    mask: View | None,
+    out: View,
+    *,
+    scale: float,
+    causal: bool,
+    machine: Machine,
+    safe: bool = True,
+) -> Launch:
+    """The launch that computes `out` = softmax(q k^T * scale + mask) v, as the row `attention` of the op table says.
+
+    q [B.., Hq, Sq, D], k [B.., Hkv, Skv, D], v [B.., Hkv, Skv, Dv], out [B.., Hq, Sq, Dv], mask bool or of q's dtype and
+    broadcastable to [B.., Hq, Sq, Skv]; any strides, Hkv > 0. Raises ValueError for symbolic sizes.
+    """
+    problem = _few_rows(Problem(q, k, v, mask, out, scale, causal, safe))
+    return _Writer(problem, machine).launch()
+
+
+def size(s: Size) -> int:
+    if not isinstance(s, int):
+        raise ValueError(f"attention is lowered for constant sizes only, not {s}")
+    return s
+
+
+def _few_rows(p: Problem) -> Problem:
+    """A single query row: a causal one sees one key; heads that share keys become the rows of one."""
+    if p.rows != 1:
+        return p
+    if p.causal:
+        first = min(1, p.columns)
+        p = replace(p, k=_cut(p.k, first), v=_cut(p.v, first), causal=False)
+    if p.group == 1:
+        return p
+    heads, group = size(p.k.shape[-3]), p.group
+
+    def turned(x: View) -> View:
+        """[B.., heads * group, 1, F] as [B.., heads, group, F]; a broadcast mask as it needs."""
+        over, step = x.shape[-3], x.strides[-3]
+        if over == 1:
+            step = 0
+        shape = (*x.shape[:-3], heads, group, x.shape[-1])
+        return View(x.value, shape, (*x.strides[:-3], step * group, step, x.strides[-1]), x.offset)
+
+    mask = None if p.mask is None else turned(_of_rank(p.mask, len(p.q.shape)))
+    return replace(p, q=turned(p.q), out=turned(p.out), mask=mask)
+
+
+def _cut(x: View, length: int) -> View:
+    return View(x.value, (*x.shape[:-2], length, x.shape[-1]), x.strides, x.offset)
+
+
+def _of_rank(x: View, rank: int) -> View:
+    """`x` with leading dimensions of size 1."""
+    more = rank - len(x.shape)
+    return View(x.value, (1,) * more + x.shape, (0,) * more + x.strides, x.offset)
+
+
+def _broadcast(x: View, shape: tuple[Size, ...]) -> View:
+    x = _of_rank(x, len(shape))
+    strides = tuple(0 if a == 1 else t for a, t in zip(x.shape, x.strides, strict=True))
+    return View(x.value, shape, strides, x.offset)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A block of scores: columns `first`.. of the keys, `count` of them; `diagonal`: some lie above the diagonal."""
+
+    first: Expr
+    count: Expr
+    diagonal: bool
+
+
+class _Writer:
+    """Writes the kernel of one problem."""
+
+    def __init__(self, problem: Problem, machine: Machine) -> None:
+        self.p, self.machine = problem, machine
+        self.b = KernelBuilder("attention")
+        self.dtype = problem.compute
+        self.nr = machine.nr
+        self.block, self.full, self.rest = balanced(problem.rows, ROWS)
+        self.few = problem.rows <= FEW
+        self.whole = problem.columns <= WHOLE
+        self.width = problem.columns if self.whole else COLUMNS
+        self.folds_scale = math.isfinite(problem.scale) and abs(math.frexp(problem.scale)[0]) == 0.5
+        self.args: list[Arg] = []
+
+    def launch(self) -> Launch:
+        p = self.p
+        q, k, v = (self._param(n, x) for n, x in (("q", p.q), ("k", p.k), ("v", p.v)))
+        self.mask = None
+        if p.mask is not None:
+            self.mask = self._param("mask", _broadcast(p.mask, (*p.q.shape[:-1], p.k.shape[-2])))
+        self.out = self._param("out", p.out, out=True)
+        parts = self._parts()
+        *batch, self.part = self.b.grid(*(size(s) for s in p.k.shape[:-2]), parts)
+        self.parts = parts
+        self.head: tuple[Expr, ...] = tuple(batch)
+        self.q, self.k, self.v = q, k, v
+        if p.columns == 0:
+            self._nothing()
+        else:
+            self._body()
+        return Launch(self.b.build(self._cost()), tuple(self.args))
+
+    def _param(self, name: str, x: View, out: bool = False) -> Buffer:
+        self.args.append(Arg(x.value, x.offset))
+        return self.b.param(name, x.value.dtype, [size(s) for s in x.shape], [size(s) for s in x.strides], out=out)
+
+    def _parts(self) -> int:
+        """Grid blocks a key head: enough to keep all threads busy, but each packs k anew."""
+        heads = math.prod(size(s) for s in self.p.k.shape[:-2])
+        units = self.p.group * math.ceil(self.p.rows / max(self.block, 1))
+        wanted = math.ceil(4 * self.machine.threads / max(heads, 1))
+        return max(1, min(units, wanted)) if self.machine.threads > 1 else 1
+
+    def _cost(self) -> float:
+        p = self.p
+        pairs = math.prod(size(s) for s in p.q.shape[:-1]) * p.columns // (2 if p.causal else 1)
+        features = size(p.q.shape[-1]) + size(p.v.shape[-1])
+        products = gemm_ns(self.machine, max(pairs // max(p.columns, 1), 1), p.columns, features, 1, p.q.value.dtype.bytes)
+        return products + pairs * (op_cycles("exp") + 6) / self.machine.lanes / self.machine.ghz
+
+    def _nothing(self) -> None:
+        """No keys at all: what eager's operator gives, or a product over nothing."""
+        fill = math.nan if self.p.safe else 0.0
+        with self.b.if_(self.part.eq(0)), self.b.for_(self.p.group, name="g") as g:
+            head = (*self.head[:-1], self.head[-1] * const(self.p.group) + g)
+            with self.b.parallel(self.p.rows, self.out.shape[-1]) as (r, d):
+                self.b.store(self.out, (*head, r, d), fill)
+
+    # --- the loops over query rows ---
+
+    def _body(self) -> None:
+        if not self.few:
+            self._pack_keys()
+        self.values = self._packed_values()
+        if self.full:
+            self._units(self.full, self.block, 0)
+        if self.rest:
+            self._units(1, self.rest, self.full * self.block)
+
+    def _units(self, blocks: int, rows: int, first: int) -> None:
+        """Every `parts`-th one of `blocks` blocks of rows in each head of the group."""
+        units = blocks * self.p.group
+        turns = math.ceil(units / self.parts)
+        with self.b.for_(turns, name="turn") as turn:
+            unit = turn * const(self.parts) + self.part
+            if units % self.parts == 0:
+                self._unit(unit, blocks, rows, first)
+            else:
+                with self.b.if_(unit < units):
+                    self._unit(unit, blocks, rows, first)
+
+    def _unit(self, unit: Expr, blocks: int, rows: int, first: int) -> None:
+        head = self.head
+        if self.p.group > 1:
+            head = (*head[:-1], head[-1] * const(self.p.group) + unit // const(blocks))
+        start = unit % const(blocks) * const(rows) + const(first)
+        _Block(self, head, start, rows).write()
+
+    # --- keys and values ---
+
+    def _pack_keys(self) -> None:
+        """k^T in panels [ceil(columns / nr)][D][nr], zero beyond the last column."""
+        d, nr = size(self.p.k.shape[-1]), self.nr
+        panels = math.ceil(self.p.columns / nr)
+        self.panels = self.b.alloc(self.dtype, (panels, d, nr), Scope.SHARED, "panels")
+        with self.b.for_(panels, name="panel") as panel:
+            source = region(self.k, *self.head, (panel * const(nr), nr), (0, d))
+            self.b.copy(source, region(self.panels, panel, (0, d), (0, nr)), transpose=True)
+
+    def _packed_values(self) -> Callable[[Span, Span], Region]:
+        """How to name a region of v: in place, or as a row-major copy where reading it again and again would be slow."""
+        v, rows, features = self.p.v, self.p.columns, size(self.p.v.shape[-1])
+        stride = size(v.strides[-2])
+        strided = features > 1 and v.strides[-1] != 1
+        slow = v.value.dtype is not self.dtype or stride * v.value.dtype.bytes % _ALIASING == 0 or stride < features
+        if not strided and not (slow and self.p.rows * self.p.group // self.parts > 2 * FEW):
+            return lambda span, across: region(self.v, *self.head, span, across)
+        steps = (features + (_PAD if features * self.dtype.bytes % _ALIASING == 0 else 0), 1)
+        copy = self.b.alloc(self.dtype, (rows, features), Scope.SHARED, "values", strides=steps)
+        self.b.copy(region(self.v, *self.head, (0, rows), (0, features)), copy)
+        return lambda span, across: region(copy, span, across)
+
+
+class _Block:
+    """One block of query rows of one head: `rows` of them from `start`."""
+
+    def __init__(self, writer: _Writer, head: tuple[Expr, ...], start: Expr, rows: int) -> None:
+        self.w, self.b, self.head, self.start, self.rows = writer, writer.b, head, start, rows
+        self.features = size(writer.p.v.shape[-1])
+        p, dtype = writer.p, writer.dtype
+        depth = size(p.q.shape[-1])
+        pad = _PAD if depth * dtype.bytes % _ALIASING == 0 else 0
+        width = math.ceil(writer.width / writer.nr) * writer.nr
+        self.query = self.b.alloc(dtype, (rows, depth), Scope.SHARED, "query", strides=(depth + pad, 1))
+        self.scores = self.b.alloc(dtype, (rows, width), Scope.FRAGMENT, "scores", strides=(width + _PAD, 1))
+        self.acc = self.b.alloc(dtype, (rows, self.features), Scope.FRAGMENT, "acc")
+        self.highest, self.total = (self.b.alloc(dtype, (rows,), Scope.SHARED, n) for n in ("highest", "total"))
+        self.peak = self.b.alloc(dtype, (rows,), Scope.SHARED, "peak")
+
+    def write(self) -> None:
+        self._load_query()
+        if self.w.whole:
+            self._whole_rows()
+        else:
+            self._running()
+        self._store()
+
+    def _load_query(self) -> None:
+        """A copy in the compute type, scaled where that is exact."""
+        with self.b.parallel(*self.query.shape) as (r, d):
+            x = cast(self.w.q[(*self.head, self.start + r, d)], self.w.dtype)
+            self.b.store(self.query, (r, d), x * self.w.p.scale if self.w.folds_scale else x)
+
+    def _columns_seen(self) -> Expr:
+        """Up to which column the last row of the block sees."""
+        columns = const(self.w.p.columns)
+        return minimum(self.start + const(self.rows), columns) if self.w.p.causal else columns
+
+    # --- scores in whole rows ---
+
+    def _whole_rows(self) -> None:
+        columns = Columns(const(0), self._columns_seen(), self.w.p.causal)
+        self._multiply_keys(columns)
+        with self.b.for_(self.rows, name="r") as r:
+            self.b.reduce("max", self.highest, r, [columns.count], lambda j: self._score(r, j, columns))
+            shift = self._finite(self.highest[r])
+            with self.b.parallel(columns.count) as (j,):
+                self.b.store(self.scores, (r, j), unary("exp", self._score(r, j, columns) - shift))
+            self.b.reduce("sum", self.total, r, [columns.count], lambda j: self.scores[r, j])
+        self._multiply_values(columns, clear=True)
+
+    # --- scores in blocks of columns ---
+
+    def _running(self) -> None:
+        with self.b.parallel(self.rows) as (r,):
+            self.b.store(self.highest, r, -math.inf)
+            self.b.store(self.total, r, 0.0)
+        self.b.fill(self.acc, 0.0)
+        width, columns = const(self.w.width), const(self.w.p.columns)
+        full = (minimum(self.start + 1, columns) if self.w.p.causal else columns) // width
+        with self.b.for_(full, name="step") as step:
+            self._step(Columns(step * width, width, False))
+        if self.w.p.causal:
+            seen = self._columns_seen()
+            with self.b.for_((seen + (width - 1)) // width - full, name="late") as late:
+                first = (full + late) * width
+                self._step(Columns(first, minimum(seen - first, width), True))
+        elif self.w.p.columns % self.w.width:
+            self._step(Columns(full * width, columns % width, False))
+
+    def _step(self, columns: Columns) -> None:
+        """One block of columns: what was summed before is rescaled to the new highest score."""
+        self._multiply_keys(columns)
+        with self.b.for_(self.rows, name="r") as r:
+            self.b.reduce("max", self.peak, r, [columns.count], lambda j: self._score(r, j, columns))
+            now = self.b.let(maximum(self.highest[r], self.peak[r]), "now")
+            shift = self._finite(now)
+            keep = self.b.let(unary("exp", self.highest[r] - shift), "keep")
+            self.b.store(self.highest, r, now)
+            with self.b.parallel(columns.count) as (j,):
+                self.b.store(self.scores, (r, j), unary("exp", self._score(r, j, columns) - shift))
+            self.b.reduce("sum", self.peak, r, [columns.count], lambda j: self.scores[r, j])
+            self.b.store(self.total, r, self.total[r] * keep + self.peak[r])
+            with self.b.parallel(self.features) as (d,):
+                self.b.store(self.acc, (r, d), self.acc[r, d] * keep)
+        self._multiply_values(columns, clear=False)
+
+    # --- what both share ---
+
+    def _multiply_keys(self, columns: Columns) -> None:
+        """scores = query k^T; columns beyond the last key of a panel hold zeros that nobody reads."""
+        if self.w.few:
+            depth = self.query.shape[1]
+            with self.b.parallel(self.rows, columns.count) as (r, j):
+
+                def term(d: Expr) -> Expr:
+                    return self.query[r, d] * cast(self.w.k[(*self.w.head, columns.first + j, d)], self.w.dtype)
+
+                self.b.reduce("sum", self.scores, (r, j), [depth], term)
+            return
+        nr = const(self.w.nr)
+        with self.b.for_((columns.count + (nr - 1)) // nr, name="panel") as panel:
+            keys = region(self.w.panels, columns.first // nr + panel, (0, self.w.panels.shape[1]), (0, nr))
+            self.b.gemm(self.query, keys, region(self.scores, (0, self.rows), (panel * nr, nr)), clear=True)
+
+    def _multiply_values(self, columns: Columns, clear: bool) -> None:
+        weights = region(self.scores, (0, self.rows), (0, columns.count))
+        values = self.w.values((columns.first, columns.count), (0, self.features))
+        self.b.gemm(weights, values, self.acc, clear=clear)
+
+    def _score(self, r: Expr, j: Expr, columns: Columns) -> Expr:
+        """The score of row r and column j of the block, scaled and masked."""
+        x: Expr = self.scores[r, j]
+        if not self.w.folds_scale:
+            x = x * self.w.p.scale
+        column = j + columns.first
+        if columns.diagonal:
+            x = select(column <= self.start + r, x, -math.inf)
+        mask = self.w.mask
+        if mask is None:
+            return x
+        m = mask[(*self.head, self.start + r, column)]
+        return select(m, x, -math.inf) if m.dtype.kind == "bool" else x + cast(m, self.w.dtype)
+
+    def _finite(self, highest: Expr) -> Expr:
+        """What scores are reduced by: the highest, or 0 where all are -inf, so that their exponentials are 0, not NaN."""
+        return self.b.let(select(highest.eq(-math.inf), const(0.0, self.w.dtype), highest), "shift")
+
+    def _store(self) -> None:
+        dtype = self.w.p.out.value.dtype
+        with self.b.for_(self.rows, name="r") as r:
+            part = 1 / self.total[r]
+            part = self.b.let(select(self.total[r].eq(0), const(0.0, self.w.dtype), part) if self.w.p.safe else part, "part")
+            with self.b.parallel(self.features) as (d,):
+                self.b.store(self.w.out, (*self.head, self.start + r, d), cast(self.acc[r, d] * part, dtype))
