@@ -122,7 +122,7 @@ class _Writer:
         self.batch_axes = [axis(run, v) for run, v in zip(batches, self.batches, strict=True)]
         self.rows = rows
         self.a = self._operand(owner.sides.a, owner.sides.a_node, batches, a_form, 1, rows)
-        self.b = self._operand(owner.sides.b, owner.sides.b_node, batches, b_form, 3 if owner.sides.packed else 2, [])
+        self.b = self._right(batches, b_form)
         self.cost = 0.0
         self.elements = batch * self.m * owner.n
 
@@ -142,6 +142,15 @@ class _Writer:
         shape += [int(s) for s in view.shape[-tail:]]
         strides += [int(s) for s in view.strides[-tail:]]
         return self.draft.params.get(node, tuple(shape), tuple(strides), int(view.offset) + form.const)
+
+    def _right(self, batches: list[Run], form: Affine) -> Buffer:
+        """b as the kernel reads it: panels, [batch..., K, N], or [batch..., N, K] where its blocks are transposed."""
+        sides = self.owner.sides
+        b = sides.b
+        self.turned = not self.owner.ahead and int(b.strides[-1]) != 1
+        if self.turned:
+            b = View(b.value, (*b.shape[:-2], b.shape[-1], b.shape[-2]), (*b.strides[:-2], b.strides[-1], b.strides[-2]), b.offset)
+        return self._operand(b, sides.b_node, batches, form, 3 if sides.packed else 2, [])
 
     # --- statements ---
 
@@ -193,18 +202,15 @@ class _Writer:
         packed = Buffer("packed", self.b.dtype, (const(count), const(owner.k), const(owner.nr)), Scope.SHARED)
         size, full, rest = self.plan.rows
         steps: list[Stmt] = []
-        transpose = int(owner.sides.b.strides[-1]) != 1
         for q in range(count):
             width = cols if q == count - 1 else owner.nr
             first = (group * const(count) + const(q)) * const(owner.nr)
-            if transpose:
-                turned = self._turned()
-                at = (*self.batches, first, const(0))
-                src = Region(turned, at, (*self._points(), const(width), const(owner.k)))
+            if self.turned:
+                src = Region(self.b, (*self.batches, first, const(0)), (*self._points(), const(width), const(owner.k)))
             else:
                 src = Region(self.b, (*self.batches, const(0), first), (*self._points(), const(owner.k), const(width)))
             dst = Region(packed, (const(q), const(0), const(0)), (None, const(owner.k), const(width)))
-            steps.append(Copy(src, dst, transpose))
+            steps.append(Copy(src, dst, self.turned))
         v = scalar.var("mi")
         if full > 1:
             steps.append(For(v, const(full), self._block(v * const(size), size, group, cols, packed)))
@@ -213,14 +219,6 @@ class _Writer:
         if rest:
             steps.append(self._block(const(full * size), rest, group, cols, packed))
         return Alloc(packed, block(*steps))
-
-    def _turned(self) -> Buffer:
-        """b seen as [batch..., N, K]."""
-        b, k, n = self.owner.sides.b, self.owner.k, self.owner.n
-        shape = tuple(int(s.value) for s in self.b.shape[:-2]) + (n, k)  # type: ignore[attr-defined]
-        steps = [int(s.value) for s in self.b.steps()]  # type: ignore[attr-defined]
-        strides = (*steps[:-2], steps[-1], steps[-2])
-        return self.draft.params.get(self.owner.sides.b_node, shape, strides, int(b.offset))
 
     def _points(self) -> tuple[None, ...]:
         return (None,) * len(self.batches)

@@ -112,7 +112,12 @@ def extent(run: Sequence[tuple[Var, int]]) -> int:
 
 
 def axis(run: Sequence[tuple[Var, int]], expr: Expr, parts: tuple[Expr, ...] | None = None) -> Axis:
-    return Axis(tuple(v for v, _ in run), tuple(e for _, e in run), expr, parts)
+    return Axis(tuple([v for v, _ in run]), tuple([e for _, e in run]), expr, parts)
+
+
+def cut_axis(run: Sequence[tuple[Var, int]], expr: Expr, start: int, size: int) -> Axis:
+    """The axis of a single variable that runs over `size` values from `start` on."""
+    return Axis((run[0][0],), (size,), expr, None, start)
 
 
 def boxes(cuts: dict[Var, list[int]], extents: dict[Var, int]) -> list[dict[Var, tuple[int, int]]]:
@@ -124,4 +129,4 @@ def boxes(cuts: dict[Var, list[int]], extents: dict[Var, int]) -> list[dict[Var,
     return found
 
 
-__all__ = ["ZERO", "Domain", "axis", "boxes", "build", "by_stride", "extent", "merged", "refined"]
+__all__ = ["ZERO", "Domain", "axis", "boxes", "build", "by_stride", "cut_axis", "extent", "merged", "refined"]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from ...base import dtypes, scalar
 from ...base.scalar import Expr, Var, cast, const
 from ...graph.ir import Family, Node
+from ...graph.ops.index import IOTA
 from ..ir import Buffer
 from ..program import Value
 from .packing import PACK
@@ -24,17 +25,21 @@ from .views import backward, broadcast
 class Axis:
     """Adjacent domain variables, outermost first, that one expression of the loop variables counts through.
 
-    `parts`, where given, holds each variable's own value; else it is found by division.
+    `parts`, where given, holds each variable's own value; else it is found by division. An axis cut from a variable's range
+    begins at `start`: the variable is `start + expr`, and `extents` is of the cut.
     """
 
     vars: tuple[Var, ...]
     extents: tuple[int, ...]
     expr: Expr
     parts: tuple[Expr, ...] | None = None
+    start: int = 0
 
     def part(self, k: int) -> Expr:
         if self.parts is not None:
             return self.parts[k]
+        if self.start:
+            return self.expr + const(self.start)
         inner = row_major(self.extents)[k]
         quotient = self.expr // const(inner)
         return quotient if k == 0 else quotient % const(self.extents[k])
@@ -139,7 +144,7 @@ class Emitter:
     def _along(self, axis: Axis, a: Affine) -> list[tuple[int, Expr]]:
         coefficients = [a.coefficient(v) for v in axis.vars]
         if fits(coefficients, axis.extents):
-            return [(coefficients[-1], axis.expr)]
+            return [(coefficients[-1], axis.expr + const(axis.start))]
         return [(c, axis.part(k)) for k, c in enumerate(coefficients) if c]
 
     def _atom(self, atom: Expr) -> Expr:
@@ -163,11 +168,12 @@ class Emitter:
         self.trace.forms[address] = None
         if write:
             self.trace.stores[address] = None
-        shape, strides, at = [], [], []
+        shape, strides, at, offset = [], [], [], address.const
         for axis in self.axes:
             coefficients = [address.coefficient(v) for v in axis.vars]
             if not any(coefficients):
                 continue
+            offset += coefficients[-1] * axis.start
             if fits(coefficients, axis.extents):
                 shape.append(_product(axis.extents))
                 strides.append(coefficients[-1])
@@ -178,7 +184,7 @@ class Emitter:
                     shape.append(axis.extents[k])
                     strides.append(c)
                     at.append(axis.part(k))
-        return self.params.get(node, tuple(shape), tuple(strides), address.const, write), tuple(at) or (const(0),)
+        return self.params.get(node, tuple(shape), tuple(strides), offset, write), tuple(at) or (const(0),)
 
     # --- values ---
 
@@ -246,11 +252,22 @@ class Emitter:
 
     def _position(self, node: Node, index: Index, size: int) -> Affine:
         """A loaded index as an atom. It is kept within the operand, whatever the caller passed."""
+        known = self._ranged(node, index)
+        if known is not None and 0 <= self.space.range(known)[0] and self.space.range(known)[1] < size:
+            return known
         e = cast(self.value(node, index), dtypes.i64)
         e = scalar.minimum(scalar.maximum(e, 0), max(size - 1, 0))
         if isinstance(e, scalar.Const):
             return Affine((), int(e.value))
         return self.space.atom(e, 0, max(size - 1, 0))
+
+    def _ranged(self, node: Node, index: Index) -> Affine | None:
+        """The value of an integer range at `index`, which is affine too."""
+        while node.op.family is Family.VIEW:
+            node, index = node.args[0], backward(self.space, node, index)
+        if node.op is not IOTA or node.dtype.is_float:
+            return None
+        return self.space.scale(index[0], node.attrs.step, node.attrs.start)  # type: ignore[attr-defined]
 
     def _within(self, a: Affine, low: int, high: int) -> bool | None:
         """Whether `a` is in [low, high) for all iterations (True), for none (False), or it depends (None, cuts requested)."""

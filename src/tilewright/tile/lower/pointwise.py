@@ -17,7 +17,7 @@ from ..fuse import Group
 from ..ir import If, Parallel, Stmt, Store, block
 from ..schedule import Machine, block_target, chunk, elementwise_ns, expression_cycles
 from .context import Context, Draft, Lowered, kernel_name
-from .domain import MOST_BOXES, Domain, axis, boxes, by_stride, extent, merged, refined
+from .domain import MOST_BOXES, Domain, axis, boxes, by_stride, cut_axis, extent, merged, refined
 from .emit import Axis, Emitter, Params, Trace
 from .space import ZERO, Space
 
@@ -153,41 +153,45 @@ class _Loops:
 
 def _loops(machine: Machine, runs: list[Run], box: Box, cycles: float, outer: int | None) -> _Loops:
     """How the runs become grid and block loops: whole runs from the inside until a block is large enough, one chunked."""
-    sizes = [box[run[0][0]][1] if run[0][0] in box else extent(run) for run in runs]
-    starts = [box[run[0][0]][0] if run[0][0] in box else 0 for run in runs]
+    cuts = [box.get(run[0][0]) for run in runs]
+    sizes = [extent(run) if cut is None else cut[1] for run, cut in zip(runs, cuts, strict=True)]
     whole = sizes if outer is None else [extent(run) for run in runs]  # all boxes of a kernel must agree on its grid
     room = block_target(machine, math.prod(whole), cycles)
     loops = _Loops([], [], [])
     for i in reversed(range(len(runs))):
         size = sizes[i]
         if outer is not None and i >= outer or (outer is None and size <= room):
-            _whole(loops, i, runs[i], size, starts[i])
+            _whole(loops, i, runs[i], size, cuts[i])
         elif (outer is None or i < outer) and room > 1:
-            _chunked(loops, i, runs[i], size, starts[i], chunk(size, room, machine.lanes if not loops.inner else 1))
+            _chunked(loops, i, runs[i], size, cuts[i], chunk(size, room, machine.lanes if not loops.inner else 1))
             room = 0
             continue
         else:
             g = scalar.var(f"g{i}")
             loops.grid.insert(0, (g, const(size)))
-            loops.axes.insert(0, axis(runs[i], g + const(starts[i])))
+            loops.axes.insert(0, _axis(runs[i], g, cuts[i]))
         room //= max(whole[i], 1)
     return loops
 
 
-def _whole(loops: _Loops, i: int, run: Run, size: int, start: int) -> None:
+def _axis(run: Run, expr: Expr, cut: tuple[int, int] | None) -> Axis:
+    return axis(run, expr) if cut is None else cut_axis(run, expr, *cut)
+
+
+def _whole(loops: _Loops, i: int, run: Run, size: int, cut: tuple[int, int] | None) -> None:
     v = scalar.var(f"i{i}")
     loops.inner.insert(0, (v, size))
-    loops.axes.insert(0, axis(run, v + const(start)))
+    loops.axes.insert(0, _axis(run, v, cut))
 
 
-def _chunked(loops: _Loops, i: int, run: Run, size: int, start: int, length: int) -> None:
+def _chunked(loops: _Loops, i: int, run: Run, size: int, cut: tuple[int, int] | None, length: int) -> None:
     if length >= size:
-        _whole(loops, i, run, size, start)
+        _whole(loops, i, run, size, cut)
         return
     g, v = scalar.var(f"g{i}"), scalar.var(f"i{i}")
     full, rest = divmod(size, length)
     loops.grid.insert(0, (g, const(full + (rest > 0))))
-    loops.axes.insert(0, axis(run, g * const(length) + v + const(start)))
+    loops.axes.insert(0, _axis(run, g * const(length) + v, cut))
     loops.inner.insert(0, (v, length))
     if rest:
         loops.ragged = (g < full, rest)

@@ -95,39 +95,51 @@ class _Rows:
         return found
 
     def _keep(self, plan: _Plan) -> None:
-        """Decide, from the last member to the first, which are kept: those that several stages need and that cost something."""
-        needed: dict[Node, set[int]] = {n: set() for n in self.order}
-        work = self._work()
-        for n in reversed(self.order):
-            if plan.level[n] == "reduce":
-                for s in self._operands(n):
-                    needed[s].add(plan.stage[n] - 1)
+        """Decide which members are kept: those that several stages need and that cost something."""
+        needed = self._needed(plan)
+        work: dict[Node, float] = {}
+        loads: dict[Node, set[Node]] = {}
+        for n in self.order:
+            work[n], loads[n] = 0.0, set()
+            if plan.level[n] != "full":
                 continue
+            inside = self._operands(n)
+            loads[n] = self._loads(n).union(*(loads[s] for s in inside))
+            own = KEEP_CYCLES if n.op.family is Family.INDEX else cycles(n)
+            work[n] = own + sum(work[s] for s in inside)
+            if len(needed[n]) > 1 and (work[n] >= KEEP_CYCLES or len(loads[n]) > 1):
+                plan.kept[n] = min(needed[n])
+                work[n], loads[n] = 0.0, {n}
+        needed = self._needed(plan)
+        for n in [n for n in plan.kept if len(needed[n]) < 2]:
+            del plan.kept[n]
+
+    def _needed(self, plan: _Plan) -> dict[Node, set[int]]:
+        """The stages in which each member is computed or read from where it is kept."""
+        needed: dict[Node, set[int]] = {n: set() for n in self.order}
+        for n in reversed(self.order):
             if plan.level[n] == "row":
                 continue
             if n in self.context.targets:
                 needed[n].add(plan.stage[n])
-            stages = needed[n]
-            if len(stages) > 1 and work[n] >= KEEP_CYCLES:
-                plan.kept[n] = min(stages)
-                stages = {min(stages)}
+            stages = {min(needed[n])} if n in plan.kept and needed[n] else needed[n]
+            if plan.level[n] == "reduce":
+                stages = {plan.stage[n] - 1}
             for s in self._operands(n):
                 needed[s] |= stages
+        return needed
 
-    def _work(self) -> dict[Node, float]:
-        """Cycles of a member's tree; an operand in memory beyond the first counts as reason enough to keep."""
-        work: dict[Node, float] = {}
-        loads: dict[Node, set[Node]] = {}
-        for n in self.order:
-            inside = self._operands(n)
-            outside = {a for a in n.args if a.tensor.numel == math.prod(self.group.shape) and a not in inside}
-            loads[n] = outside.union(*(loads[s] for s in inside)) if n.op.family is not Family.REDUCE else set()
-            if n.op.family is Family.REDUCE:
-                work[n] = 0.0
-                continue
-            own = KEEP_CYCLES if n.op.family is Family.INDEX else cycles(n)
-            work[n] = own + sum(work[s] for s in inside) + (KEEP_CYCLES if len(loads[n]) > 1 else 0)
-        return work
+    def _loads(self, n: Node) -> set[Node]:
+        """Operands of full size that come from memory."""
+        numel, inside = math.prod(self.group.shape), set(self._operands(n))
+        found = set()
+        for a in n.args:
+            s = a
+            while is_view(s) and s not in inside:
+                s = s.args[0]
+            if s not in inside and a.tensor.numel == numel:
+                found.add(s)
+        return found
 
     # --- the loops ---
 
@@ -273,11 +285,15 @@ class _Writer:
             if not kept and not ready:
                 continue
             value = self._value(n)
+            both = kept and ready
+            shared = scalar.var(f"k{self.rows.order.index(n)}", value.dtype) if both else value
+            group: list[Stmt] = []
             if kept:
-                stores.append(self._keep(n, value, width))
+                group.append(self._keep(n, shared, width))
             if ready:
                 buffer, at = self.emitter.store(n, self.domain.index[n])
-                stores.append(Store(buffer, at, value))
+                group.append(Store(buffer, at, shared))
+            stores.append(Let(shared, value, block(*group)) if isinstance(shared, Var) and both else block(*group))
         if not stores:
             return []
         return [self._parallel([*self.inner], width, block(*stores))]
