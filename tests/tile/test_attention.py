@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tilewright.base import dtypes
+from tilewright.graph.ops.torch_dtypes import from_torch
 from tilewright.tile.lower import attention
 from tilewright.tile.lower.attention import lower_attention
 from tilewright.tile.memory import Memory
@@ -19,14 +19,13 @@ from tilewright.tile.simulate import run_kernel
 from tilewright.tile.verify import verify
 
 MACHINE = Machine(nr=8, lanes=4, threads=2)
-FROM_TORCH = {torch.float32: dtypes.f32, torch.float64: dtypes.f64, torch.bfloat16: dtypes.bf16, torch.float16: dtypes.f16, torch.bool: dtypes.b1}
 _IDS = itertools.count()
 
 
 def view(t: torch.Tensor, storage: Storage = Storage.INPUT) -> View:
     """A view of a value that holds all of the tensor's memory."""
     elements = t.untyped_storage().nbytes() // t.element_size()
-    value = Value(next(_IDS), FROM_TORCH[t.dtype], (elements,), (1,), storage)
+    value = Value(next(_IDS), from_torch(t.dtype), (elements,), (1,), storage)
     return View(value, tuple(t.shape), tuple(t.stride()), t.storage_offset())
 
 
@@ -46,23 +45,30 @@ def simulate(launch: Launch, tensors: list[torch.Tensor], out: torch.Tensor) -> 
 
 
 def lowered(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None, scale: float = 0.25, causal: bool = False,
-    safe: bool = True, machine: Machine = MACHINE, out: torch.Tensor | None = None,
-) -> torch.Tensor:  # fmt: skip
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    scale: float = 0.25,
+    causal: bool = False,
+    safe: bool = True,
+    machine: Machine = MACHINE,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
     """What the kernel computes."""
     out = torch.full((*q.shape[:-1], v.shape[-1]), 77.0, dtype=q.dtype) if out is None else out
     tensors = [t for t in (q, k, v, mask) if t is not None]
     *views, target = [view(t) for t in tensors], view(out, Storage.OUTPUT)
     vq, vk, vv, *vm = views[0]
-    launch = lower_attention(
-        vq, vk, vv, vm[0] if vm else None, target, scale=scale, causal=causal, machine=machine, safe=safe
-    )
+    launch = lower_attention(vq, vk, vv, vm[0] if vm else None, target, scale=scale, causal=causal, machine=machine, safe=safe)
     verify(launch.kernel)
     assert launch.kernel.cost > 0 or out.numel() == 0
     return simulate(launch, tensors, out)
 
 
-def eager(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float, causal: bool) -> torch.Tensor:
+def eager(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float, causal: bool
+) -> torch.Tensor:
     """Eager in float64, by plain operators (its fused kernels give 0 for a query with a NaN)."""
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         wide = None if mask is None else mask if mask.dtype is torch.bool else mask.double()
@@ -228,7 +234,9 @@ def test_blocks_as_they_are(causal: bool, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_equal_problems_give_one_kernel() -> None:
     q, k, v = operands(SHAPES[0])
-    first, second = (lower_attention(view(q), view(k), view(v), None, view(q), scale=1.0, causal=True, machine=MACHINE) for _ in range(2))
-    assert first.kernel == second.kernel
+    launches = [
+        lower_attention(view(q), view(k), view(v), None, view(q), scale=1.0, causal=True, machine=MACHINE) for _ in range(2)
+    ]
+    assert launches[0].kernel == launches[1].kernel
 
 
