@@ -41,9 +41,11 @@ class Dot:
         return "dot_" + "_".join(short(getattr(self, f.name)) for f in fields(self))
 
 
-def tile_of(isa: Isa) -> tuple[int, int]:
-    """(rows, columns) of the tile whose sums and operands fill the registers."""
-    return (4, 6) if isa.registers >= 32 else (2, 4)
+def tile_of(isa: Isa, m: Amount) -> tuple[int, int]:
+    """(rows, columns) of the tile for m rows, whose sums and operands fill the registers."""
+    if isinstance(m, int) and m <= 2:
+        return m, 8 if isa.registers >= 32 or m == 1 else 4
+    return (6, 4) if isa.registers >= 32 else (2, 4)
 
 
 def dot_kernel(module: llvm.Module, isa: Isa, dot: Dot) -> str:
@@ -87,10 +89,9 @@ def _write(module: llvm.Module, isa: Isa, dot: Dot) -> None:
     zeros = [(vector, "zeroinitializer")] * count
     main = f.let(f"and i64 %k, {-step * sets}")
     values = f.loop(0, main, step * sets, turn, zeros * sets)
-    add = "fadd" if dot.acc.is_float else "add"
     sums = values[:count]
     for s in range(1, sets):
-        sums = [f.let(f"{add} {vector} {x}, {y}") for x, y in zip(sums, values[s * count :], strict=False)]
+        sums = [f.let(f"{_addition(dot)} {vector} {x}, {y}") for x, y in zip(sums, values[s * count :], strict=False)]
     end = f.let(f"and i64 %k, {-step}") if sets > 1 else main
     if sets > 1:
         sums = f.loop(main, end, step, lambda i, *v: products(i, list(v), None), [(vector, s) for s in sums])
@@ -102,7 +103,7 @@ def _write(module: llvm.Module, isa: Isa, dot: Dot) -> None:
             return products(i, list(v), mask)
 
         sums = f.loop(end, "%k", step, rest, [(vector, s) for s in sums])
-    _finish(f, dot, vector, lanes, sums)
+    _finish(f, dot, lanes, sums)
     f.close()
 
 
@@ -124,29 +125,57 @@ def _multiply_add(f: llvm.Function, dot: Dot, lanes: int, x: str, y: str, z: str
     return f.let(f"add {v} {f.let(f'mul {v} {x}, {y}')}, {z}")
 
 
-def _finish(f: llvm.Function, dot: Dot, vector: str, lanes: int, sums: list[str]) -> None:
-    """Add each sum up across its lanes, and store it or add it to the accumulator."""
-    kind, bits = llvm.TYPES[dot.acc], dot.acc.bits
-    suffix = f"v{lanes}{'f' if dot.acc.is_float else 'i'}{bits}"
-    places = [
-        f.at(f.at("%acc", f.index("mul", "%acc_row", r), kind), c, kind) for r in range(dot.rows) for c in range(dot.columns)
+def _finish(f: llvm.Function, dot: Dot, lanes: int, sums: list[str]) -> None:
+    """Add each sum up across its lanes, and store it or add it to the accumulator, some neighbours of a row at a time."""
+    kind = llvm.TYPES[dot.acc]
+    vector = llvm.vector(lanes, kind)
+    chunk = min(4, lanes)
+    width = -(-dot.columns // chunk) * chunk
+    padded = [
+        x
+        for r in range(dot.rows)
+        for x in (*sums[r * dot.columns :][: dot.columns], *["zeroinitializer"] * (width - dot.columns))
     ]
-    totals = []
-    for s in sums:
-        if dot.acc.is_float:
-            f.module.declare(f"declare {kind} @llvm.vector.reduce.fadd.{suffix}({kind}, {vector})")
-            totals.append(f.let(f"call reassoc {kind} @llvm.vector.reduce.fadd.{suffix}({kind} 0.0, {vector} {s})"))
-        else:
-            totals.append(f.call(kind, f"llvm.vector.reduce.add.{suffix}", [vector], [s]))
-    add = "fadd" if dot.acc.is_float else "add"
+    totals = [_totals(f, dot.acc, lanes, padded[i : i + lanes]) for i in range(0, len(padded), lanes)]
+    pieces = []  # (address, what to add there, how many)
+    for i in range(0, len(padded), chunk):
+        r, c = divmod(i, width)
+        take = min(chunk, dot.columns - c)
+        at = f.at(f.at("%acc", f.index("mul", "%acc_row", r), kind), c, kind)
+        order = ", ".join(f"i32 {i % lanes + j}" for j in range(take))
+        x = f.let(f"shufflevector {vector} {totals[i // lanes]}, {vector} poison, <{take} x i32> <{order}>")
+        pieces.append((at, x, f"<{take} x {kind}>"))
 
     def new() -> None:
-        for p, x in zip(places, totals, strict=True):
-            f.do(f"store {kind} {x}, ptr {p}, align {dot.acc.bytes}")
+        for at, x, type_ in pieces:
+            f.do(f"store {type_} {x}, ptr {at}, align {dot.acc.bytes}")
 
     def old() -> None:
-        for p, x in zip(places, totals, strict=True):
-            before = f.let(f"load {kind}, ptr {p}, align {dot.acc.bytes}")
-            f.do(f"store {kind} {f.let(f'{add} {kind} {before}, {x}')}, ptr {p}, align {dot.acc.bytes}")
+        for at, x, type_ in pieces:
+            before = f.let(f"load {type_}, ptr {at}, align {dot.acc.bytes}")
+            f.do(f"store {type_} {f.let(f'{_addition(dot)} {type_} {before}, {x}')}, ptr {at}, align {dot.acc.bytes}")
 
     f.when("%clear", new, old)
+
+
+def _addition(dot: Dot) -> str:
+    return "fadd" if dot.acc.is_float else "add"
+
+
+def _totals(f: llvm.Function, kind: DType, lanes: int, sums: list[str]) -> str:
+    """One vector whose lane i is the sum of the lanes of `sums[i]`: neighbours are added, halving both, as often as it takes."""
+    vector = llvm.vector(lanes, llvm.TYPES[kind])
+    add = "fadd" if kind.is_float else "add"
+
+    def neighbours(x: str, y: str) -> str:
+        halves = []
+        for start in (0, 1):
+            order = ", ".join(f"i32 {i}" for i in range(start, 2 * lanes, 2))
+            halves.append(f.let(f"shufflevector {vector} {x}, {vector} {y}, <{lanes} x i32> <{order}>"))
+        return f.let(f"{add} {vector} {halves[0]}, {halves[1]}")
+
+    for _ in range(lanes.bit_length() - 1):
+        odd = [sums[-1]] * (len(sums) % 2)
+        both = [*sums, *odd]
+        sums = [neighbours(x, y) for x, y in zip(both[::2], both[1::2], strict=True)]
+    return sums[0]

@@ -30,8 +30,9 @@ VECTORS = 2
 IN_FLIGHT = 8
 """Independent multiply-adds that hide their latency: two units, four cycles. Smaller tiles split k over several sums."""
 
-DOT_ROWS = 48
-"""Up to how many rows of a a b that lies along k is multiplied as it is."""
+DOT_ROWS = 8
+LONG_DOT, LONG_DOT_ROWS = 256, 32
+"""Up to how many rows of a a b that lies along k is multiplied as it is: more of them where k is long."""
 
 STREAM_AHEAD = 4096
 """How many bytes ahead b is fetched where it is read only once."""
@@ -75,9 +76,10 @@ def gemm_scratch(isa: Isa, b: GemmOperand, k: Amount) -> int:
     return k * isa.nr * b.dtype.bytes
 
 
-def _by_dots(a: GemmOperand, b: GemmOperand, m: Amount) -> bool:
+def _by_dots(a: GemmOperand, b: GemmOperand, m: Amount, k: Amount) -> bool:
     """Whether to multiply along k instead of packing b: too few rows would share a packed panel."""
-    return a.column == 1 and b.row == 1 and isinstance(m, int) and m <= DOT_ROWS
+    limit = LONG_DOT_ROWS if isinstance(k, int) and k >= LONG_DOT else DOT_ROWS
+    return a.column == 1 and b.row == 1 and isinstance(m, int) and m <= limit
 
 
 def emit_gemm(
@@ -104,7 +106,7 @@ def emit_gemm(
     if b.column == 1:
         _Product(f, isa, a, b, acc, m, k, clear).columns(n)
         return
-    if _by_dots(a, b, m):
+    if _by_dots(a, b, m, k):
         _dots(f, isa, a, b, acc, m, n, k, clear)
         return
     if scratch is None:
@@ -157,7 +159,7 @@ def _dots(
     f: llvm.Function, isa: Isa, a: GemmOperand, b: GemmOperand, acc: GemmOperand, m: Amount, n: Amount, k: Amount, clear: bool
 ) -> None:
     """The product as dot products: tiles down the rows within tiles across the columns."""
-    rows, columns = tile_of(isa)
+    rows, columns = tile_of(isa, m)
     pairs = isa.has_bf16_dot and a.dtype is b.dtype is dtypes.bf16 and acc.dtype is dtypes.f32
     whole = isinstance(k, int) and k % (isa.lanes_of(acc.dtype) * (2 if pairs else 1)) == 0
 
