@@ -11,6 +11,7 @@ float64 and rounded once. Run under `np.errstate(all="ignore")`.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -97,6 +98,9 @@ def constant(value: float, dtype: DType) -> Array:
     return held(dtype).type(bits)
 
 
+_CONSTANTS: weakref.WeakKeyDictionary[Expr, Array] = weakref.WeakKeyDictionary()
+
+
 def evaluate(e: Expr, leaf: Callable[[Expr], Array], memo: dict[Expr, Array] | None = None) -> Array:
     """The value of `e`, broadcast as its leaves require; `leaf` gives the value of every node that is not base.scalar's own.
 
@@ -112,7 +116,9 @@ def _evaluate(e: Expr, leaf: Callable[[Expr], Array], memo: dict[Expr, Array]) -
         return known
     match e:
         case Const(value, dtype):
-            result = constant(value, dtype)
+            result = _CONSTANTS.get(e)
+            if result is None:
+                result = _CONSTANTS[e] = constant(value, dtype)
         case Unary(op, x):
             result = unary(op, _evaluate(x, leaf, memo), x.dtype)
         case Binary(op, x, y):

@@ -91,11 +91,15 @@ class Bound:
     def address(self, index: Sequence[Array]) -> Array:
         """The element of `memory.flat` at each index; indices broadcast. Nothing is checked."""
         if self.steps is not None:
-            total: Any = self.memory.offset
+            start = self.memory.offset
+            total: Any = None
             for i, step in zip(index, self.steps, strict=True):
-                if step:
-                    total = total + (i if step == 1 else i * step)
-            return np.asarray(total)[()]
+                if not i.ndim:
+                    start += int(i) * step
+                elif step:
+                    part = i if step == 1 else i * step
+                    total = part if total is None else total + part
+            return np.int64(start) if total is None else total + start
         layout = self.buffer.layout
         assert layout is not None
         sizes, known = self.layout_sizes, dict(zip(layout.vars, index, strict=True))
@@ -114,4 +118,4 @@ class Bound:
     def undefined(self, address: Array) -> bool:
         """Whether some element of these holds no value."""
         defined = self.memory.defined
-        return defined is not None and not np.all(defined[address])
+        return defined is not None and not defined[address].all()

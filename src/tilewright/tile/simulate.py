@@ -81,7 +81,7 @@ class _Frame:
     def inside(self, variables: Sequence[Var], extents: Sequence[int], start: int = 0) -> _Frame:
         """The frame of a nest of `variables` within this one, the first from `start` on."""
         rank, inner = len(self.shape), len(extents)
-        env = {v: a.reshape(a.shape + (1,) * inner) if np.ndim(a) else a for v, a in self.env.items()}
+        env = {v: a.reshape(a.shape + (1,) * inner) if a.ndim else a for v, a in self.env.items()}
         for k, (v, n) in enumerate(zip(variables, extents, strict=True)):
             first = start if k == 0 else 0
             values = np.arange(first, first + n, dtype=held(v.dtype))
@@ -91,7 +91,7 @@ class _Frame:
 
     def where(self, mask: Array) -> _Frame:
         """The frame of the iterations that `mask`, of the frame's shape, selects."""
-        env = {v: np.broadcast_to(a, self.shape)[mask] if np.ndim(a) else a for v, a in self.env.items()}
+        env = {v: np.broadcast_to(a, self.shape)[mask] if a.ndim else a for v, a in self.env.items()}
         lanes = self.lanes[mask] if np.ndim(self.lanes) else self.lanes
         return replace(self, shape=(int(mask.sum()),), env=env, lanes=lanes)
 
@@ -367,14 +367,14 @@ class _Run:
         masked = masked and bound.buffer.scope is Scope.GLOBAL
         keep: Array | None = None
         for d, (i, n) in enumerate(zip(index, bound.shape, strict=True)):
-            if np.any(i < 0):
-                self.fault(f"{bound.buffer.name}: index {int(np.min(i))} of dimension {d} is negative")
-            inside = i < n
-            if np.all(inside):
+            low, high = (int(i), int(i)) if not i.ndim else (int(i.min()), int(i.max())) if i.size else (0, -1)
+            if low < 0:
+                self.fault(f"{bound.buffer.name}: index {low} of dimension {d} is negative")
+            if high < n:
                 continue
             if not masked:
-                self.fault(f"{bound.buffer.name}: index {int(np.max(i))} of dimension {d} is outside its extent {n}")
-            keep = inside if keep is None else keep & inside
+                self.fault(f"{bound.buffer.name}: index {high} of dimension {d} is outside its extent {n}")
+            keep = i < n if keep is None else keep & (i < n)
         if keep is None:
             address = bound.address(index)
             address = np.broadcast_to(address, frame.shape) if write else address
