@@ -106,7 +106,7 @@ class Context:
     def ops(self, dtype: DType, lanes: int) -> Lanes:
         found = self._lanes.get((lanes, dtype))
         if found is None:
-            found = self._lanes[lanes, dtype] = Lanes(self.f, lanes, dtype)
+            found = self._lanes[lanes, dtype] = Lanes(self.f, self.isa, lanes, dtype)
         return found
 
     # -- the nest

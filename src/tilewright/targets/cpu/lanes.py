@@ -6,9 +6,12 @@ not know expressions, memory or loops. One lane is the scalar type, so every alg
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...base import dtypes
 from ...base.dtypes import DType
 from . import llvm
+from .isa import Isa
 
 _INTEGERS = {8: dtypes.i64, 4: dtypes.i32, 2: dtypes.i16, 1: dtypes.i8}
 _SUFFIX = {"double": "f64", "float": "f32"}
@@ -26,8 +29,9 @@ class Lanes:
     `tests` (the type of comparisons).
     """
 
-    def __init__(self, f: llvm.Function, lanes: int, dtype: DType) -> None:
+    def __init__(self, f: llvm.Function, isa: Isa, lanes: int, dtype: DType) -> None:
         self.f = f
+        self.isa = isa
         self.lanes = lanes
         self.dtype = dtype.compute
         self.element = register(dtype)
@@ -36,12 +40,12 @@ class Lanes:
 
     def like(self, dtype: DType) -> Lanes:
         """As many lanes of another type."""
-        return Lanes(self.f, self.lanes, dtype)
+        return Lanes(self.f, self.isa, self.lanes, dtype)
 
     @property
     def ints(self) -> Lanes:
         """As many lanes of signed integers of the same size."""
-        return Lanes(self.f, self.lanes, _INTEGERS[self.dtype.bytes])
+        return Lanes(self.f, self.isa, self.lanes, _INTEGERS[self.dtype.bytes])
 
     @property
     def suffix(self) -> str:
@@ -114,6 +118,16 @@ class Lanes:
     def select(self, test: str, x: str, y: str) -> str:
         return self.f.let(f"select {self.tests} {test}, {self.type} {x}, {self.type} {y}")
 
+    def at_least(self, x: str, bound: float) -> str:
+        """The larger of x and a number; a NaN stays."""
+        c = self.const(bound)
+        return self.select(self.compare("ogt", c, x), c, x)
+
+    def at_most(self, x: str, bound: float) -> str:
+        """The smaller of x and a number; a NaN stays."""
+        c = self.const(bound)
+        return self.select(self.compare("olt", c, x), c, x)
+
     def both(self, test: str, other: str) -> str:
         return self.f.let(f"and {self.tests} {test}, {other}", "m")
 
@@ -140,7 +154,14 @@ class Lanes:
             return self.convert("trunc", x, to)
         return self.convert("sext" if self.dtype.kind == "int" else "zext", x, to)
 
-    def polynomial(self, x: str, coefficients: list[float] | tuple[float, ...]) -> str:
+    def any(self, test: str) -> str:
+        """Whether a test holds in any lane."""
+        if self.lanes == 1:
+            return test
+        bits = self.f.let(f"bitcast {self.tests} {test} to i{self.lanes}")
+        return self.f.let(f"icmp ne i{self.lanes} {bits}, 0")
+
+    def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
         """sum of coefficients[k] * x**k, by Horner's rule."""
         result = self.const(coefficients[-1])
         for c in reversed(coefficients[:-1]):

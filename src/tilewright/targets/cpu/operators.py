@@ -50,7 +50,7 @@ def _unary_integer(o: Lanes, op: str, x: str) -> str:
     if op in _ROUNDINGS:
         return x
     if op == "isnan":
-        return Lanes(o.f, o.lanes, dtypes.b1).const(0)
+        return o.like(dtypes.b1).const(0)
     raise TypeError(f"{op} on {o.dtype}")
 
 
@@ -66,7 +66,7 @@ def binary(o: Lanes, op: str, x: str, y: str, constant: float | None = None) -> 
         return {"add": o.add, "sub": o.sub, "mul": o.mul}[op](x, y)
     if op in ("min", "max"):
         return extreme(o, op, x, y, constant is not None and constant == constant)
-    return _binary_float(o, op, x, y) if o.dtype.is_float else _binary_integer(o, op, x, y, constant)
+    return _binary_float(o, op, x, y, constant) if o.dtype.is_float else _binary_integer(o, op, x, y, constant)
 
 
 def _compare(o: Lanes, op: str, x: str, y: str) -> str:
@@ -87,7 +87,7 @@ def extreme(o: Lanes, op: str, x: str, y: str, y_is_number: bool = False) -> str
     return o.select(o.compare("uno", x, x), x, best)
 
 
-def _binary_float(o: Lanes, op: str, x: str, y: str) -> str:
+def _binary_float(o: Lanes, op: str, x: str, y: str, constant: float | None) -> str:
     match op:
         case "div":
             return o.div(x, y)
@@ -96,21 +96,21 @@ def _binary_float(o: Lanes, op: str, x: str, y: str) -> str:
         case "rem":
             return o.op("frem", x, y)
         case "mod":
-            return _float_mod(o, x, y)[0]
+            return _float_mod(o, x, y)
         case "floordiv":
             return _float_floordiv(o, x, y)
         case "copysign":
             return o.intrinsic("copysign", x, y)
-    return math.binary(o, op, x, y)
+    return math.binary(o, op, x, y, constant)
 
 
-def _float_mod(o: Lanes, x: str, y: str) -> tuple[str, str]:
-    """The remainder of y's sign, and the test for where it differs from C's."""
+def _float_mod(o: Lanes, x: str, y: str) -> str:
+    """The remainder of y's sign."""
     rest = o.op("frem", x, y)
     zero = o.const(0)
     signs = o.f.let(f"xor {o.tests} {o.compare('olt', y, zero)}, {o.compare('olt', rest, zero)}", "m")
     moved = o.both(signs, o.compare("one", rest, zero))
-    return o.select(moved, o.add(rest, y), rest), moved
+    return o.select(moved, o.add(rest, y), rest)
 
 
 def _float_floordiv(o: Lanes, x: str, y: str) -> str:
@@ -244,7 +244,7 @@ def memory_type(o: Lanes, dtype: DType) -> str:
 def from_memory(o: Lanes, x: str, dtype: DType) -> str:
     """A loaded element as a register value; `o` has `dtype`'s register type."""
     if dtype.kind == "bool":
-        return Lanes(o.f, o.lanes, dtypes.i8).compare("ne", x, Lanes(o.f, o.lanes, dtypes.i8).const(0))
+        return o.like(dtypes.i8).compare("ne", x, o.like(dtypes.i8).const(0))
     if dtype is dtypes.f16:
         return o.f.let(f"fpext {memory_type(o, dtype)} {x} to {o.type}")
     if dtype is dtypes.bf16:

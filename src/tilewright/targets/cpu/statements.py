@@ -276,18 +276,12 @@ def _if(ctx: Context, s: If) -> None:
             continue
         mask = memory.active(ctx, (s.cond,))
         assert mask is not None
-        _branch(ctx, _any(ctx, mask), s.then, None, mask, None)
+        _branch(ctx, o.any(mask), s.then, None, mask, None)
         if s.orelse is not None:
             rest = o.op("xor", test, o.const(1))
             rest = rest if ctx.mask is None else o.both(ctx.mask, rest)
-            _branch(ctx, _any(ctx, rest), s.orelse, None, rest, None)
+            _branch(ctx, o.any(rest), s.orelse, None, rest, None)
     ctx.copies, ctx.copy = whole, whole.start
-
-
-def _any(ctx: Context, mask: str) -> str:
-    """Whether any lane of a mask is set."""
-    bits = ctx.f.let(f"bitcast <{ctx.lanes} x i1> {mask} to i{ctx.lanes}")
-    return ctx.f.let(f"icmp ne i{ctx.lanes} {bits}, 0")
 
 
 def _branch(ctx: Context, test: str, then: Stmt, orelse: Stmt | None, mask: str | None, other: str | None) -> None:
@@ -313,7 +307,7 @@ def _assert(ctx: Context, cond: Expr) -> None:
             o = ctx.ops(dtypes.b1, ctx.lanes)
             failed = o.op("xor", ok, o.const(1))
             failed = failed if ctx.mask is None else o.both(failed, ctx.mask)
-            ok = f.let(f"xor i1 {_any(ctx, failed)}, true")
+            ok = f.let(f"xor i1 {o.any(failed)}, true")
         on = f.name_for("on")[1:]
         f.do(f"br i1 {ok}, label %{on}, label %done")
         f.label(on)
