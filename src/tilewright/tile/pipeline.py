@@ -10,8 +10,8 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from ..base.config import Options
 from ..graph.ir import Graph, Node, TensorType
 from ..graph.ops.opaque import GETITEM
 from ..graph.passes.folded import folded_nodes
@@ -22,6 +22,7 @@ from .lower.context import Context, Lowered
 from .lower.contract import lower_contract, operands
 from .lower.index import scatter_steps
 from .lower.inline import Inliner, external_reads
+from .lower.pack import lower_pack
 from .lower.pointwise import lower_pointwise
 from .lower.prepare import prepare
 from .lower.reduce import lower_rows
@@ -31,13 +32,6 @@ from .lower.strides import choose, padded
 from .lower.views import compose, is_view, whole
 from .program import Arg, Call, Launch, Program, Step, Storage, Value, View
 from .schedule import Machine
-
-
-@dataclass(frozen=True)
-class Options:
-    """`library`: whether library calls may be chosen where own code exists."""
-
-    library: bool = True
 
 
 def lower(graph: Graph, machine: Machine, options: Options = Options()) -> Program:
@@ -161,6 +155,8 @@ class _Lowering:
                     self._attention(group, targets)
                 case "scan":
                     self._launch(group, targets, lambda c: lower_scan(group, c))
+                case "pack":
+                    self._launch(group, targets, lambda c: lower_pack(group, c, self._strided) or lower_pointwise(group, c))
                 case "scatter":
                     for step in scatter_steps(group):
                         self._launch(step, targets, functools.partial(lower_pointwise, step))

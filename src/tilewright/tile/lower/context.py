@@ -57,7 +57,7 @@ def kernel_name(group: Group) -> str:
     ordered = [group.core] if group.core is not None else []
     ordered += [n for n in (*inlined, *group.members) if n is not group.core]
     for n in ordered:
-        name = "copy" if n.op.family is Family.VIEW or not n.args else n.op.name
+        name = "copy" if n.op.family is Family.VIEW or not n.args else n.op.name.removeprefix("packed_")
         if name not in names[-1:] and name != "cast":
             names.append(name)
     if not names:
