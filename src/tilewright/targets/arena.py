@@ -34,7 +34,16 @@ def arrange(blocks: Sequence[Block]) -> tuple[list[int], int]:
         sorted(numbered, key=lambda i: (blocks[i].first, -blocks[i].size, i)),
         sorted(numbered, key=lambda i: (-blocks[i].size * (blocks[i].last - blocks[i].first + 1), i)),
     )
-    return min((_placed(blocks, order) for order in orders), key=lambda found: found[1])
+    least = live_bytes(blocks)
+    best: tuple[list[int], int] | None = None
+    for order in orders:
+        found = _placed(blocks, order)
+        if best is None or found[1] < best[1]:
+            best = found
+        if best[1] == least:
+            break
+    assert best is not None  # there are orders
+    return best
 
 
 def live_bytes(blocks: Iterable[Block]) -> int:
