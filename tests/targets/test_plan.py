@@ -146,6 +146,12 @@ def test_bad_programs(problem: str, program: Program) -> None:
     assert problem in str(caught.value)
 
 
+def test_empty_values_need_no_writer() -> None:
+    empty, nothing = value(5, Storage.TEMP, 0), value(6, Storage.OUTPUT, 0, index=1)
+    plan = make_plan(Program((IN, OUT, empty, nothing), (launch([IN], [OUT]), launch([empty], [nothing], 0))))
+    assert plan.arena_bytes == 0
+
+
 lifetimes = st.tuples(st.integers(0, 300), st.integers(0, 12), st.integers(0, 6)).map(lambda t: Block(t[0], t[1], t[1] + t[2]))
 
 

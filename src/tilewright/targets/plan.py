@@ -212,14 +212,14 @@ def _check(program: Program) -> None:
                 if known.get(v.id) != v:
                     raise _invalid(f"{_name(s)} names {_value(v)}, which is not among the program's values")
             for v in s.reads():
-                if v.id not in written:
+                if v.id not in written and v.size != 0:
                     raise _invalid(f"{_name(s)} reads {_value(v)}, which nothing has written")
             for v in s.writes():
                 if v.storage not in allowed:
                     raise _invalid(f"{_name(s)} writes {_value(v)}, of kind {v.storage.value}")
                 written.add(v.id)
     for v in program.values:
-        if v.storage is Storage.OUTPUT and v.id not in written:
+        if v.storage is Storage.OUTPUT and v.id not in written and v.size != 0:
             raise _invalid(f"nothing writes {_value(v)}, an output")
 
 
