@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from ..base.config import Options
 from ..graph.ir import Graph, Node, TensorType
@@ -33,23 +34,26 @@ from .lower.views import compose, is_view, whole
 from .program import Arg, Call, Launch, Program, Step, Storage, Value, View
 from .schedule import Machine
 
+Watch: TypeAlias = Callable[[Partition, Group, Sequence[Step]], None]
+"""Told of each group that is run, and the steps that it became."""
 
-def lower(graph: Graph, machine: Machine, options: Options = Options()) -> Program:
+
+def lower(graph: Graph, machine: Machine, options: Options = Options(), watch: Watch | None = None) -> Program:
     """Lower `graph` for `machine`."""
     graph = prepare(graph, machine)
     folded = folded_nodes(graph)
     parts = partition(graph, folded, machine)
     inliner = Inliner(parts, machine)
     inliner.run()
-    return _Lowering(graph, parts, inliner, machine).run()
+    return _Lowering(graph, parts, inliner, machine, watch).run()
 
 
 Cached = tuple[tuple[Kernel, tuple[tuple[int, int], ...]], ...]
 
 
 class _Lowering:
-    def __init__(self, graph: Graph, parts: Partition, inliner: Inliner, machine: Machine) -> None:
-        self.graph, self.parts, self.inliner, self.machine = graph, parts, inliner, machine
+    def __init__(self, graph: Graph, parts: Partition, inliner: Inliner, machine: Machine, watch: Watch | None = None) -> None:
+        self.graph, self.parts, self.inliner, self.machine, self.watch = graph, parts, inliner, machine, watch
         self.all: list[Value] = []
         self.values: dict[Node, Value] = {}
         self.steps: list[Step] = []
@@ -64,7 +68,10 @@ class _Lowering:
         needed = self._needed()
         for group in self.parts.groups:
             if group in needed:
+                steps, folded = len(self.steps), len(self.folded)
                 self._group(group, needed[group])
+                if self.watch is not None:
+                    self.watch(self.parts, group, (*self.folded[folded:], *self.steps[steps:]))
         return Program(tuple(self.all), tuple(self.steps), tuple(self.folded))
 
     def _needed(self) -> dict[Group, list[Node]]:
