@@ -142,7 +142,7 @@ class CompiledFunction(native.Dispatcher):
                     self.last = entry
                     return entry.run(*args, **kwargs)
             try:
-                entry = self._compile(args, kwargs)
+                entry = self.new_entry(args, kwargs)
             except errors.TilewrightError as e:
                 if self.fullgraph:
                     raise
@@ -160,7 +160,8 @@ class CompiledFunction(native.Dispatcher):
         self.last = None
         return self.fn(*args, **kwargs)
 
-    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> native.Entry:
+    def new_entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> native.Entry:
+        """Compile for these arguments, without a call. Raises TilewrightError where that is impossible."""
         _explain_recompile(self, args, kwargs)
         stages = log.Stages()
         with stages.stage("record"):
