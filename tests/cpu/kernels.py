@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 from collections.abc import Sequence
 
@@ -20,6 +21,9 @@ from tilewright.tile.evaluate import decode, stored
 HOST = isas.host_isa()
 NARROW = isas.named("x86-64-v3")
 BOTH = [isa for isa in (HOST, NARROW) if isa.is_x86] or [HOST]
+SCALAR = dataclasses.replace(NARROW, name="one lane", lanes=1)
+FLOATS = (dtypes.f64, dtypes.f32, dtypes.f16, dtypes.bf16)
+INTEGERS = (dtypes.i64, dtypes.i32, dtypes.i16, dtypes.i8, dtypes.u64, dtypes.u32, dtypes.u16, dtypes.u8)
 
 
 @functools.cache
@@ -109,3 +113,8 @@ def buffer(
 ) -> ir.Buffer:
     steps = None if strides is None else tuple(ir.const(s) for s in strides)
     return ir.Buffer(name, dtype, tuple(ir.const(n) for n in shape), scope, steps)
+
+
+def abs_of(x: np.ndarray, dtype: DType) -> np.ndarray:
+    """The absolute values of stored floats."""
+    return x & np.uint16(0x7FFF) if dtype is dtypes.bf16 else np.abs(x)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from cpu import kernels
 import numpy as np
 import pytest
 
+from cpu import kernels
 from tilewright.base import dtypes, scalar
 from tilewright.base.dtypes import DType
 from tilewright.targets.cpu.isa import Isa
@@ -21,8 +21,8 @@ UNARY = (
 )  # fmt: skip
 SPECIALS = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 1e-45, -1e-45, 1e-39, -1e-39, 3e38, -3e38, 0.5, -0.5, 2.0, -2.0]
 RANGES = {
-    "exp": (-105, 90), "exp2": (-152, 130), "expm1": (-30, 90), "sinh": (-90, 90), "cosh": (-90, 90), "erfc": (-5, 11), "erf": (-5, 5),
-    "tanh": (-11, 11), "asin": (-1, 1), "acos": (-1, 1), "log1p": (-1, 50),
+    "exp": (-105, 90), "exp2": (-152, 130), "expm1": (-30, 90), "sinh": (-90, 90), "cosh": (-90, 90), "erfc": (-5, 11),
+    "erf": (-5, 5), "tanh": (-11, 11), "asin": (-1, 1), "acos": (-1, 1), "log1p": (-1, 50),
 }  # fmt: skip
 
 
