@@ -16,6 +16,7 @@ from tilewright.targets.cpu.gemm import GemmOperand, emit_gemm, gemm_scratch, ti
 
 V4, V3, A64 = (isa.named(name) for name in ("x86-64-v4", "x86-64-v3", "aarch64"))
 DOTS = isa.named("x86-64-v4+avx512bf16")
+AMX = isa.named("x86-64-v4+avx512bf16+amx-tile+amx-bf16")
 NUMPY = {d: np.dtype(d.name) for d in dtypes.ALL if d not in (dtypes.bf16, dtypes.f8e4m3, dtypes.f8e5m2, dtypes.c32)}
 
 
@@ -34,7 +35,7 @@ def from_memory(x: np.ndarray, dtype: DType) -> np.ndarray:
 def runs_here(level: isa.Isa) -> bool:
     host = isa.host_isa()
     enough = level.is_x86 and host.is_x86 and level.lanes <= host.lanes
-    return enough and (host.has_bf16_dot or not level.has_bf16_dot)
+    return enough and host.has_bf16_dot >= level.has_bf16_dot and host.has_amx >= level.has_amx
 
 
 @functools.cache
@@ -169,12 +170,15 @@ def test_dot_products_of_pairs():
         check(DOTS, m, n, k, (dtypes.bf16, dtypes.bf16, dtypes.f32), turned_b=True, clear=m > 1)
 
 
-@pytest.mark.parametrize("k", [1, 2, 7, 64])
-@pytest.mark.parametrize("m", [1, 5, 20])
-def test_pairs_through_dot_products(m, k):
+@pytest.mark.parametrize("clear", [True, False])
+@pytest.mark.parametrize(("level", "m", "n", "k"), [
+    *itertools.product([DOTS], (1, 5, 20), [40], (1, 2, 7, 64)),
+    *itertools.product([AMX], (1, 16, 40), (32, 17, 50), (64, 103)), (AMX, 64, 32, 96),
+])  # fmt: skip
+def test_pairs(level, m, n, k, clear):
     """b as [k / 2][n][2], an odd last k padded with zero."""
-    n = 40
-    run = build(DOTS, (dtypes.bf16, dtypes.bf16, dtypes.f32), (k, 1, 2 * n, 1, n), m, n, k, True, pairs=True)
+    kinds = (dtypes.bf16, dtypes.bf16, dtypes.f32)
+    run = build(level, kinds, (k, 1, 2 * n, 1, n + 1), m, n, k, clear, pairs=True)
     if run is None:
         pytest.skip("this machine lacks the instruction")
     rng = np.random.default_rng(k)
@@ -182,11 +186,14 @@ def test_pairs_through_dot_products(m, k):
     packed = np.zeros((-(-k // 2), n, 2), np.uint16)
     packed[: (k + 1) // 2, :, 0] = b[::2]
     packed[: k // 2, :, 1] = b[1::2]
-    acc = np.full((m, n), np.nan, np.float32)
+    old = rng.standard_normal((m, n + 1)).astype(np.float32)
+    acc = guarded(np.where(np.arange(n + 1) < n, np.nan, old).astype(np.float32) if clear else old)
     left, right = guarded(a), guarded(packed)
     run(left.ctypes.data, right.ctypes.data, acc.ctypes.data, None)
     x, y = from_memory(a, dtypes.bf16).astype(np.float64), from_memory(b, dtypes.bf16).astype(np.float64)
-    assert np.all(np.abs(acc - x @ y) <= 1e-5 * (np.abs(x) @ np.abs(y) + 1))
+    expected = x @ y + (0 if clear else old[:, :n])
+    assert np.all(np.abs(acc[:, :n] - expected) <= 1e-5 * (np.abs(x) @ np.abs(y) + 1))
+    assert np.all(acc[:, n] == old[:, n])
 
 
 def test_padded_panels_are_read_whole():

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from ...base import dtypes
 from ...base.dtypes import DType
-from . import llvm
+from . import amx, llvm
 from .dot import Dot, dot_kernel, tile_of
 from .isa import Isa
 from .micro import Micro, micro_kernel
@@ -103,6 +103,9 @@ def emit_gemm(
         raise ValueError("the accumulator of a matrix product must be contiguous along n")
     if b.pairs and not (isa.has_bf16_dot and isinstance(k, int)):
         raise ValueError(f"operands in pairs need a constant k and a dot instruction, which {isa.name} lacks")
+    if _by_tile_registers(isa, a, b, n, k):
+        _in_tile_registers(f, isa, a, b, acc, m, int(n), int(k), clear)
+        return
     if b.column == 1:
         _Product(f, isa, a, b, acc, m, k, clear).columns(n)
         return
@@ -112,6 +115,38 @@ def emit_gemm(
     if scratch is None:
         raise ValueError("a b that is strided along n needs scratch")
     _columns(f, n, isa.nr, lambda j, width: _packed(f, isa, a, b, acc, m, j, width, k, clear, scratch))
+
+
+def _by_tile_registers(isa: Isa, a: GemmOperand, b: GemmOperand, n: Amount, k: Amount) -> bool:
+    whole = isinstance(n, int) and isinstance(k, int) and k >= 2 * amx.DEPTH
+    return isa.has_amx and b.pairs and b.column == a.column == 1 and whole
+
+
+def _in_tile_registers(
+    f: llvm.Function, isa: Isa, a: GemmOperand, b: GemmOperand, acc: GemmOperand, m: Amount, n: int, k: int, clear: bool
+) -> None:
+    """The product of bf16 pairs through AMX; what is left of k by the micro-kernels."""
+    steps, rest = divmod(k, amx.DEPTH)
+    panel = b.row == 2 * amx.COLUMNS and isinstance(m, int) and m > amx.ROWS
+    share = -(-amx.DEPTH * amx.COLUMNS * 2 // -(-m // amx.ROWS)) if panel and isinstance(m, int) else 0
+    a_row, b_row, acc_row = f.index("mul", a.row, 2), f.index("mul", b.row, 2), f.index("mul", acc.row, 4)
+
+    def tile(i: Amount, rows: int, j: Amount, columns: int) -> None:
+        name = amx.tile_kernel(f.module, rows, columns, share)
+        pa = f.at(a.pointer, f.index("mul", i, a.row), "bfloat")
+        pb = f.at(b.pointer, f.index("mul", j, 2), "bfloat")
+        pc = f.at(acc.pointer, f.index("add", f.index("mul", i, acc.row), j), "float")
+        part = f.index("mul", f.let(f"udiv i64 {i}, {amx.ROWS}") if isinstance(i, str) else i // amx.ROWS, share * steps)
+        ahead = f.at(b.pointer, f.index("add", part, k * amx.COLUMNS * 2), "i8") if share else "null"
+        numbers = f"i64 {steps}, i1 {str(clear).lower()}, i64 {a_row}, i64 {b_row}, i64 {acc_row}"
+        f.do(f"call void @{name}(ptr {pa}, ptr {pb}, ptr {pc}, ptr {ahead}, {numbers})")
+
+    _columns(f, n, amx.COLUMNS, lambda j, width: _tiled(f, m, amx.ROWS, lambda i, rows: tile(i, rows, j, int(width))))
+    amx.release(f)
+    if rest:
+        left = replace(a, pointer=f.at(a.pointer, k - rest, "bfloat"))
+        right = replace(b, pointer=f.at(b.pointer, f.index("mul", b.row, (k - rest) // 2), "bfloat"))
+        _Product(f, isa, left, right, acc, m, rest, False).columns(n)
 
 
 def _packed(

@@ -14,6 +14,7 @@ from typing import Any
 
 from ...base import config, errors
 from ...base.dtypes import DType
+from . import amx
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Isa:
     def text(self) -> str:
         """Everything that decides what code comes out, in one line, for cache keys and reports."""
         sizes = f"nr={self.nr} mr={self.mr} l1={self.l1_bytes} l2={self.l2_bytes}"
-        return f"{self.name} {self.triple} {self.cpu} {self.features} {sizes}"
+        return f"{self.name} {self.triple} {self.cpu} {self.features} {sizes} amx={self.has_amx}"
 
     @property
     def attributes(self) -> str:
@@ -101,6 +102,7 @@ def host_isa() -> Isa:
     on = {name for name, present in features.items() if present}
     text = ",".join(f"{'+' if features[name] else '-'}{name}" for name in sorted(features))
     flags: dict[str, Any] = {flag: feature in on for feature, flag in _FLAGS.items()}
+    flags["has_amx"] = flags["has_amx"] and amx.permitted()
     flags |= {field: size for level, field in ((1, "l1_bytes"), (2, "l2_bytes")) if (size := _data_cache(level))}
     if triple.startswith("aarch64") or triple.startswith("arm64"):
         return replace(_A64, name="host", triple=triple, cpu=cpu, features=text, **flags)
