@@ -137,14 +137,22 @@ def _exp_of(o: Lanes, x: str, in_range: bool) -> str:
     return _scaled(o, o.polynomial(_reduced(o, x, n), _EXP), n, shifted, in_range)
 
 
+def _vanished(o: Lanes, x: str, lowest: float, factor: str) -> str:
+    """0 in the place of `factor` where x is `lowest`: scaling a number down to nothing takes a processor 100 cycles and more,
+    and masked attention scores do it all the time."""
+    return o.select(o.compare("ole", x, o.const(lowest)), o.const(0), factor)
+
+
 def exp(o: Lanes, x: str) -> str:
-    return _exp_of(o, o.at_most(o.at_least(x, -104.0), 89.0), False)
+    x = o.at_most(o.at_least(x, -104.0), 89.0)
+    n, shifted = _rounded(o, x, LOG2_E)
+    return _scaled(o, _vanished(o, x, -104.0, o.polynomial(_reduced(o, x, n), _EXP)), n, shifted, False)
 
 
 def exp2(o: Lanes, x: str) -> str:
     x = o.at_most(o.at_least(x, -151.0), 129.0)
     n, shifted = _rounded(o, x, 1.0)
-    return _scaled(o, o.polynomial(o.op("fsub", x, n), _EXP2), n, shifted, False)
+    return _scaled(o, _vanished(o, x, -151.0, o.polynomial(o.op("fsub", x, n), _EXP2)), n, shifted, False)
 
 
 def expm1(o: Lanes, x: str) -> str:
