@@ -24,7 +24,7 @@ from ..schedule import Machine, balanced, gemm_ns, op_cycles
 
 ROWS = 64  # query rows of a block
 WHOLE = 512  # columns up to which scores of a block are whole rows
-COLUMNS = 256  # of a block of scores where there are more
+COLUMNS = 512  # of a block of scores where there are more
 FEW = 2  # query rows up to which scores are dot products, since packing k would cost as much
 _PAD = 16  # elements that rows of scores are longer by, so that they do not meet in one set of a cache
 _ALIASING = 1024  # bytes; rows this far apart, or a multiple, meet in few sets
@@ -280,7 +280,7 @@ class _Block:
         """A copy in the compute type, scaled where that is exact."""
         with self.b.parallel(*self.query.shape) as (r, d):
             x = cast(self.w.q[(*self.head, self.start + r, d)], self.w.dtype)
-            self.b.store(self.query, (r, d), x * self.w.p.scale if self.w.folds_scale else x)
+            self.b.store(self.query, (r, d), x * self.w.p.scale if self.w.folds_scale and self.w.p.scale != 1 else x)
 
     def _columns_seen(self) -> Expr:
         """Up to which column the last row of the block sees."""
@@ -293,11 +293,10 @@ class _Block:
         columns = Columns(const(0), self._columns_seen(), self.w.p.causal)
         self._multiply_keys(columns)
         with self.b.for_(self.rows, name="r") as r:
-            self.b.reduce("max", self.highest, r, [columns.count], lambda j: self._score(r, j, columns))
-            shift = self._finite(self.highest[r])
-            with self.b.parallel(columns.count) as (j,):
-                self.b.store(self.scores, (r, j), unary("exp", self._score(r, j, columns) - shift))
-            self.b.reduce("sum", self.total, r, [columns.count], lambda j: self.scores[r, j])
+            seen = self._seen(r, columns)
+            self.b.reduce("max", self.highest, r, [seen], lambda j: self._score(r, j, columns))
+            self._exponentials(r, self._finite(self.highest[r]), seen, columns)
+            self.b.reduce("sum", self.total, r, [seen], lambda j: self.scores[r, j])
         self._multiply_values(columns, clear=True)
 
     # --- scores in blocks of columns ---
@@ -323,14 +322,14 @@ class _Block:
         """One block of columns: what was summed before is rescaled to the new highest score."""
         self._multiply_keys(columns)
         with self.b.for_(self.rows, name="r") as r:
-            self.b.reduce("max", self.peak, r, [columns.count], lambda j: self._score(r, j, columns))
+            seen = self._seen(r, columns)
+            self.b.reduce("max", self.peak, r, [seen], lambda j: self._score(r, j, columns))
             now = self.b.let(maximum(self.highest[r], self.peak[r]), "now")
             shift = self._finite(now)
             keep = self.b.let(unary("exp", self.highest[r] - shift), "keep")
             self.b.store(self.highest, r, now)
-            with self.b.parallel(columns.count) as (j,):
-                self.b.store(self.scores, (r, j), unary("exp", self._score(r, j, columns) - shift))
-            self.b.reduce("sum", self.peak, r, [columns.count], lambda j: self.scores[r, j])
+            self._exponentials(r, shift, seen, columns)
+            self.b.reduce("sum", self.peak, r, [seen], lambda j: self.scores[r, j])
             self.b.store(self.total, r, self.total[r] * keep + self.peak[r])
             with self.b.parallel(self.features) as (d,):
                 self.b.store(self.acc, (r, d), self.acc[r, d] * keep)
@@ -359,18 +358,29 @@ class _Block:
         values = self.w.values((columns.first, columns.count), (0, self.features))
         self.b.gemm(weights, values, self.acc, clear=clear)
 
+    def _seen(self, r: Expr, columns: Columns) -> Expr:
+        """How many of the block's columns row r sees: those before the diagonal."""
+        if not columns.diagonal:
+            return columns.count
+        return self.b.let(maximum(minimum(self.start + r + 1 - columns.first, columns.count), 0), "seen")
+
+    def _exponentials(self, r: Expr, shift: Expr, seen: Expr, columns: Columns) -> None:
+        """Weights in the place of scores, not yet divided by their sum; 0 where nothing is seen."""
+        with self.b.parallel(seen) as (j,):
+            self.b.store(self.scores, (r, j), unary("exp", self._score(r, j, columns) - shift))
+        if columns.diagonal:
+            with self.b.parallel(columns.count - seen) as (j,):
+                self.b.store(self.scores, (r, seen + j), 0.0)
+
     def _score(self, r: Expr, j: Expr, columns: Columns) -> Expr:
         """The score of row r and column j of the block, scaled and masked."""
         x: Expr = self.scores[r, j]
         if not self.w.folds_scale:
             x = x * self.w.p.scale
-        column = j + columns.first
-        if columns.diagonal:
-            x = select(column <= self.start + r, x, -math.inf)
         mask = self.w.mask
         if mask is None:
             return x
-        m = mask[(*self.head, self.start + r, column)]
+        m = mask[(*self.head, self.start + r, columns.first + j)]
         return select(m, x, -math.inf) if m.dtype.kind == "bool" else x + cast(m, self.w.dtype)
 
     def _finite(self, highest: Expr) -> Expr:
