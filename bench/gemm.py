@@ -23,7 +23,7 @@ from tilewright.base import dtypes
 from tilewright.targets.cpu import compile as cpu
 from tilewright.targets.cpu import llvm
 from tilewright.targets.cpu.gemm import GemmOperand, emit_gemm, tiles
-from tilewright.targets.cpu.isa import Isa, host_isa
+from tilewright.targets.cpu.isa import Isa, selected_isa
 
 WEIGHTS = ["768x768", "3072x768", "768x3072", "2304x768", "512x128", "50257x768"]
 ROWS = [1, 4, 16, 128, 197, 512]
@@ -127,7 +127,7 @@ def prepared(
 ) -> Callable[[], None]:
     """A call that computes x @ weight.T + bias by the plan; checked once."""
     (m, k), n = x.shape, weight.shape[0]
-    isa = replace(host_isa(), mr=plan.mr or host_isa().mr)
+    isa = replace(selected_isa(), mr=plan.mr or selected_isa().mr)
     nr, panels = isa.nr, -(-n // isa.nr)
     row = k + 16 if plan.pad and k * 4 % 1024 == 0 and m > isa.mr else k
     a, c, shift = aligned(m, row), aligned(m, panels * nr), aligned(panels * nr)
