@@ -1,6 +1,6 @@
 """Models: eager, Tilewright and, on request, torch.compile, interleaved. Writes JSON and prints Markdown.
 
-    python -m bench.models [--only NAME ...] [--rivals] [--seconds S] [--json FILE]
+python -m bench.models [--only NAME ...] [--rivals] [--seconds S] [--json FILE]
 """
 
 from __future__ import annotations
@@ -56,7 +56,11 @@ def measure(name: str, rivals: bool = False, seconds: float = 3.0) -> dict[str, 
     cold, warm = first_calls(name)
     row: dict[str, Any] = {"model": name, "first_call_s": cold, "first_call_warm_s": warm}
     row |= {"error": relative_error(got, exact), "eager_error": relative_error(eager, exact)}
-    row |= {"kernels": compiled.stats.kernels, "arena_mb": compiled.stats.arena_bytes / 2**20, "packed_mb": compiled.stats.packed_bytes / 2**20}
+    row |= {
+        "kernels": compiled.stats.kernels,
+        "arena_mb": compiled.stats.arena_bytes / 2**20,
+        "packed_mb": compiled.stats.packed_bytes / 2**20,
+    }
     calls = {"eager": lambda: module(*inputs), "tilewright": lambda: compiled(*inputs)}
     if rivals:
         torch._dynamo.reset()
@@ -98,7 +102,9 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=[n for n in zoo.MODELS if n != "mlp"], choices=list(zoo.MODELS), metavar="NAME")
+    parser.add_argument(
+        "--only", nargs="+", default=[n for n in zoo.MODELS if n != "mlp"], choices=list(zoo.MODELS), metavar="NAME"
+    )
     parser.add_argument("--rivals", action="store_true", help="also measure torch.compile (slow to compile)")
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--json", type=Path, help="write the figures to this file")

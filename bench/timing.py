@@ -10,7 +10,9 @@ from typing import Any
 import torch
 
 
-def interleaved(candidates: dict[str, Callable[[], Any]], seconds: float = 3.0, warmup: int = 3, least: int = 7) -> dict[str, float]:
+def interleaved(
+    candidates: dict[str, Callable[[], Any]], seconds: float = 3.0, warmup: int = 3, least: int = 7
+) -> dict[str, float]:
     """Median seconds a call of each candidate; turns go round until `seconds` are over, at least `least` times."""
     for call in candidates.values():
         for _ in range(warmup):

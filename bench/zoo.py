@@ -30,7 +30,13 @@ def _llama(length: int) -> Model:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        hidden_size=512, intermediate_size=1376, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=4, vocab_size=8000, use_cache=False
+        hidden_size=512,
+        intermediate_size=1376,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        vocab_size=8000,
+        use_cache=False,
     )
     return LlamaForCausalLM(config), _tokens(length)
 

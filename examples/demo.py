@@ -1,6 +1,6 @@
 """Compile BERT-base and a GPT-2-style decoder on the CPU and show what came of it.
 
-    python -m examples.demo [--rivals]
+python -m examples.demo [--rivals]
 """
 
 from __future__ import annotations
@@ -8,11 +8,10 @@ from __future__ import annotations
 import sys
 
 import torch
-from rich.console import Console
-from rich.table import Table
-
 from bench.models import COLUMNS, measure
 from bench.timing import machine
+from rich.console import Console
+from rich.table import Table
 
 console = Console(width=None if sys.stdout.isatty() else 160)
 

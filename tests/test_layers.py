@@ -34,6 +34,7 @@ LAYERS: dict[str, set[str]] = {
     "artifact": {"base", "graph", "tile", "targets", "stages"},
     "dispatch": {"base", "graph", "tile", "targets", "stages"},
     "tune": {"base", "graph", "tile", "targets", "stages"},
+    "executable": {"base", "graph", "native", "program", "targets"},
     "driver": EVERYTHING,
     "interop": EVERYTHING,
     "tools": EVERYTHING,

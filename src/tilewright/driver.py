@@ -8,32 +8,30 @@ In: what a user gives `tw.compile`. Out: the compiled function or module. This i
     plan      targets/plan.py             launch order and memory
     generate  targets/cpu/generate.py     LLVM IR
     assemble  targets/cpu/compile.py      machine code
-    load      targets/cpu/image.py        into this process, behind the native launcher
+    load      executable.py               into this process, behind the native launcher
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from . import native
 from .base import config, errors, log
 from .base.store import Store, content_key
+from .executable import Executable, view
 from .graph.ir import Graph
 from .graph.pipeline import optimise
 from .graph.text import print_graph
 from .program import torch_link
 from .program.compiled import CompiledFunction, compiled_module
-from .program.guards import GuardTable
 from .stages import Captured, Compiled, Dump, Lowered
 from .targets.cpu import compile as code
 from .targets.cpu.generate import generate
-from .targets.cpu.image import Image, view
 from .targets.plan import make_plan
 from .targets.recipe import Recipe, make_recipe
 from .targets.target import Target, target_named
@@ -109,7 +107,7 @@ def build(graph: Graph, options: config.Options, stages: log.Stages) -> Executab
         if store is not None:
             store.put(key, {"recipe": compiled.recipe.to_json().encode(), "object": compiled.object_file})
     with stages.stage("load"):
-        return Executable(Image(compiled.recipe, compiled.object_file, functools.partial(_text, captured, target, options)))
+        return Executable(compiled.recipe, compiled.object_file, functools.partial(_text, captured, target, options))
 
 
 def lowered(captured: Captured, target: Target, options: config.Options, stages: log.Stages, dump: Dump) -> Lowered:
@@ -139,40 +137,6 @@ def assemble(low: Lowered, target: Target, stages: log.Stages, dump: Dump) -> Co
     dump("asm", lambda: code.assembly(generated.text, target.isa))
     log.assembly.write(lambda: code.assembly(generated.text, target.isa))
     return Compiled(make_recipe(low.plan, generated.scratch_bytes), object_file)
-
-
-class Executable:
-    """A compiled graph for the program layer: entries of the native launcher, statistics, texts."""
-
-    def __init__(self, image: Image) -> None:
-        self._image = image
-        self._entries: list[native.Entry] = []
-        self.kernels, self.library_calls, self.opaque_calls = image.kernels, image.library_calls, image.opaque_calls
-        self.arena_bytes, self.packed_bytes = image.arena_bytes, image.packed_bytes
-        self.text = image.text
-
-    def entry(self, table: GuardTable, rebuild: Any, data: Any, identities: Set[int]) -> native.Entry:
-        """The entry that serves calls for which `table` holds; `identities`: outputs that are an input object itself."""
-        return self._kept(self._image.entry(table.nargs, table.kwnames, table.rows, rebuild, data, identities))
-
-    def forward(self, table: GuardTable) -> native.Entry:
-        """An entry that takes the graph's inputs themselves and returns the list of outputs."""
-        metas = {row[2][1]: row[2] for row in table.rows if row[0] == "tensor" and row[2][1] >= 0}
-        rows = [("tensor", i, (*metas[i][:6], None, *metas[i][7:])) for i in range(table.inputs)]
-        return self._kept(self._image.entry(table.inputs, (), rows, _same, None))
-
-    def forget(self) -> None:
-        """Compute folded values anew at the next call."""
-        for e in self._entries:
-            e.forget()
-
-    def _kept(self, entry: native.Entry) -> native.Entry:
-        self._entries.append(entry)
-        return entry
-
-
-def _same(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    return outputs
 
 
 def _text(captured: Captured, target: Target, options: config.Options, level: str) -> str:

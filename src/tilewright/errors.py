@@ -19,6 +19,19 @@ from .base.errors import (
 )
 
 __all__ = [
-    "ArgumentError", "CompileError", "Location", "NotCallable", "OptionError", "ParseError", "RecordError", "SettingError", "StepLimit",
-    "TilewrightError", "UnknownBackend", "UnknownOption", "UnsupportedTensor", "VerifyError", "WrongDevice",
-]  # fmt: skip
+    "ArgumentError",
+    "CompileError",
+    "Location",
+    "NotCallable",
+    "OptionError",
+    "ParseError",
+    "RecordError",
+    "SettingError",
+    "StepLimit",
+    "TilewrightError",
+    "UnknownBackend",
+    "UnknownOption",
+    "UnsupportedTensor",
+    "VerifyError",
+    "WrongDevice",
+]

@@ -40,9 +40,26 @@ def meta(t, index, grad=None):
     return (type(t), index, *dlpack_dtype(t.dtype), 1, 0, grad, tuple(t.shape), t.stride())
 
 
-def entry(rows, *, nargs=1, kwnames=(), inputs=1, outputs=(), rebuild=None, runner=None, run=0, fold=0, watch=(), written=(), folded=0, arena=0, cost=0):
+def entry(
+    rows,
+    *,
+    nargs=1,
+    kwnames=(),
+    inputs=1,
+    outputs=(),
+    rebuild=None,
+    runner=None,
+    run=0,
+    fold=0,
+    watch=(),
+    written=(),
+    folded=0,
+    arena=0,
+    cost=0,
+):
     return native.Entry(
-        nargs, kwnames, rows, inputs, list(outputs), rebuild, runner, "data", run, fold, folded, arena, 0, cost, list(watch), list(written)
+        nargs, kwnames, rows, inputs, list(outputs), rebuild, runner, "data",
+        run, fold, folded, arena, 0, cost, list(watch), list(written),
     )  # fmt: skip
 
 
@@ -192,7 +209,12 @@ def update_step(w):
 
 @pytest.mark.parametrize(
     "change",
-    [update_step, lambda w: w.data.mul_(3), lambda w: w.detach().numpy().__setitem__(2, 40.0), lambda w: setattr(w, "data", torch.full((4,), 9.0))],
+    [
+        update_step,
+        lambda w: w.data.mul_(3),
+        lambda w: w.detach().numpy().__setitem__(2, 40.0),
+        lambda w: setattr(w, "data", torch.full((4,), 9.0)),
+    ],
     ids=["in place", "through data", "through numpy", "new storage"],
 )
 def test_folded_values_follow_their_parameter(change):
@@ -213,7 +235,12 @@ def test_folded_values_follow_their_parameter(change):
 def test_outputs_that_alias():
     x = torch.arange(4.0)
     view = (1, 0, (2,), (1,), 1)
-    e = entry([("tensor", 0, meta(x, 0))], outputs=[NEW4, view, (2, 0, (2,), (2,), 0), (3, 0, None, None, None)], rebuild=tuple, run=address(double))
+    e = entry(
+        [("tensor", 0, meta(x, 0))],
+        outputs=[NEW4, view, (2, 0, (2,), (2,), 0), (3, 0, None, None, None)],
+        rebuild=tuple,
+        run=address(double),
+    )
     new, of_input, of_output, same = e.run(x)
     assert same is x
     assert of_input.data_ptr() == x.data_ptr() + 4
@@ -245,7 +272,12 @@ def test_a_failing_run_raises_its_message():
 
 def test_a_runner_replaces_the_native_run():
     x = torch.arange(4.0)
-    e = entry([("tensor", 0, meta(x, 0))], outputs=[], rebuild=lambda made: made[0], runner=lambda inputs, folded: [inputs[0] + 1, folded])
+    e = entry(
+        [("tensor", 0, meta(x, 0))],
+        outputs=[],
+        rebuild=lambda made: made[0],
+        runner=lambda inputs, folded: [inputs[0] + 1, folded],
+    )
     assert torch.equal(e.run(x), x + 1)
 
 

@@ -651,6 +651,7 @@ static PyMethodDef methods[] = {
     {"configure", configure, METH_VARARGS, "configure(empty_strided, as_strided, increment_version, get_num_threads): torch's functions"},
     {"set_exchange", tw_set_exchange, METH_O, "set_exchange(capsule): torch.Tensor.__dlpack_c_exchange_api__"},
     {"set_openmp", tw_set_openmp, METH_VARARGS, "set_openmp(GOMP_parallel, omp_get_thread_num): addresses, or zeros"},
+    {"profile", tw_profile, METH_VARARGS, "profile(launches): time that many launches from here on (0: stop); the nanoseconds timed so far"},
     {"run_segment", run_segment, METH_VARARGS, "run_segment(address, inputs, outputs, folded, arena, scratch_bytes)"},
     {NULL, NULL, 0, NULL},
 };

@@ -58,6 +58,7 @@ PyObject *tw_set_exchange(PyObject *self, PyObject *capsule);
 /* parallel.c: threads and memory of a call. */
 
 void tw_parallel(const tw_call *call, tw_kernel kernel, void *args, int64_t total, int64_t cost);
+PyObject *tw_profile(PyObject *self, PyObject *args);
 PyObject *tw_set_openmp(PyObject *self, PyObject *args);
 int tw_parallel_setup(void);
 char *tw_aligned(size_t bytes);

@@ -25,7 +25,6 @@ from ..graph.ir import Graph
 from ..graph.record import Recorded, record
 from . import eager_backward, guards
 
-
 Rebuild: TypeAlias = Callable[[list[Any]], Any]
 
 
@@ -151,7 +150,9 @@ class CompiledFunction(native.Dispatcher):
                 return self._eager(args, kwargs)
             self.entries = (entry, *self.entries)
             if len(self.entries) >= self.options.recompile_limit:
-                log.warn_once((id(self), "limit"), f"{_name(self.fn)} was compiled {len(self.entries)} times; further variants run in eager")
+                log.warn_once(
+                    (id(self), "limit"), f"{_name(self.fn)} was compiled {len(self.entries)} times; further variants run in eager"
+                )
         self.last = entry
         return entry.run(*args, **kwargs)
 
@@ -183,7 +184,9 @@ class CompiledFunction(native.Dispatcher):
         """An entry whose outputs carry gradients, found by re-running `fn` eagerly in backward."""
         graph, table, fn = recorded.graph, held.table, self.fn
         if graph.effects or any(o.alias for o in graph.outputs):
-            raise errors.RecordError(what=_name(fn), reason="it returns or writes into a view of an input while gradients are recorded")
+            raise errors.RecordError(
+                what=_name(fn), reason="it returns or writes into a view of an input while gradients are recorded"
+            )
         fill = recorded.fill_arguments(args, kwargs)
 
         def eager(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -223,7 +226,9 @@ class _CompiledModule:
 
 @functools.cache
 def _compiled_class(cls: type) -> type:
-    return type(cls.__name__, (_CompiledModule, cls), {"__slots__": (), "__module__": cls.__module__, "__qualname__": cls.__qualname__})
+    return type(
+        cls.__name__, (_CompiledModule, cls), {"__slots__": (), "__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    )
 
 
 def compiled_module(module: nn.Module, function: CompiledFunction) -> nn.Module:

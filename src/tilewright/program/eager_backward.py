@@ -59,7 +59,11 @@ class _Rerun(torch.autograd.Function):
         result: list[torch.Tensor | None] = [None] * len(inputs)
         if used and wanted:
             found = torch.autograd.grad(
-                [o for o, _ in used], [inputs[i] for i in wanted], [g for _, g in used], allow_unused=True, create_graph=torch.is_grad_enabled()
+                [o for o, _ in used],
+                [inputs[i] for i in wanted],
+                [g for _, g in used],
+                allow_unused=True,
+                create_graph=torch.is_grad_enabled(),
             )
             for i, g in zip(wanted, found, strict=True):
                 result[i] = g

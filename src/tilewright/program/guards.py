@@ -69,7 +69,9 @@ class _Builder:
 
     def tensor(self, slot: int, t: torch.Tensor, index: int, what: str) -> None:
         meta = (type(t), index, *dlpack_dtype(t.dtype), *dlpack_device(t.device), t.requires_grad if self.check_grad else None)
-        self.test(("tensor", slot, (*meta, tuple(t.shape), t.stride())), f"{what}: its type, dtype, shape, strides or device changed")
+        self.test(
+            ("tensor", slot, (*meta, tuple(t.shape), t.stride())), f"{what}: its type, dtype, shape, strides or device changed"
+        )
 
     def value(self, slot: int, value: Any, what: str) -> None:
         """A Python value read as it stands: plain ones by equality, containers by their items, anything else by identity."""
@@ -105,18 +107,27 @@ class _Builder:
                 if key in ("_parameters", "_buffers", "_modules", *HOOKS):
                     self._container(slot, key, value, name)
                 elif isinstance(value, (bool, int, float, str)):
-                    self.test(("eq", self.derive(("get", slot, key), f"{name}.{key} is gone"), value), f"{name}.{key} is no longer {value!r}")
+                    self.test(
+                        ("eq", self.derive(("get", slot, key), f"{name}.{key} is gone"), value),
+                        f"{name}.{key} is no longer {value!r}",
+                    )
 
     def _container(self, slot: int, key: str, value: dict[str, Any], name: str) -> None:
         held = self.derive(("get", slot, key), f"{name}.{key} is gone")
         self.test(("len", held, len(value)), f"{name}.{key} gained or lost an entry")
         if key == "_modules":
             for child, module in value.items():
-                self.test(("is", self.derive(("get", held, child), f"{name}.{child} is gone"), module), f"{name}.{child} is another module")
+                self.test(
+                    ("is", self.derive(("get", held, child), f"{name}.{child} is gone"), module),
+                    f"{name}.{child} is another module",
+                )
         elif key in ("_parameters", "_buffers"):
             for child, tensor in value.items():
                 if tensor is None:
-                    self.test(("is", self.derive(("get", held, child), f"{name}.{child} is gone"), None), f"{name}.{child} is no longer None")
+                    self.test(
+                        ("is", self.derive(("get", held, child), f"{name}.{child} is gone"), None),
+                        f"{name}.{child} is no longer None",
+                    )
 
 
 def guard_table(fn: Callable[..., Any], recorded: Recorded, args: Sequence[Any], kwargs: dict[str, Any]) -> GuardTable:
@@ -144,7 +155,8 @@ def guard_table(fn: Callable[..., Any], recorded: Recorded, args: Sequence[Any],
     for source, index in recorded.same:
         (slot, _, what), first = _argument(b, source, args, kwargs), recorded.inputs[index]
         assert isinstance(first, ArgSource)
-        b.test(("same", slot, _argument(b, first, args, kwargs)[0]), f"{what} is no longer the same tensor as argument {first.path[0]}")
+        reason = f"{what} is no longer the same tensor as argument {first.path[0]}"
+        b.test(("same", slot, _argument(b, first, args, kwargs)[0]), reason)
     return GuardTable(len(args), kwnames, b.rows, b.reasons, len(recorded.inputs))
 
 

@@ -16,7 +16,10 @@ from .. import native
 
 @functools.cache
 def connect(view: Callable[..., torch.Tensor] = torch.as_strided) -> None:
-    """Hand torch's functions to the launcher, once; `view(base, shape, strides, offset)` makes outputs that share memory. Raises ImportError where torch lacks the DLPack exchange table."""
+    """Hand torch's functions to the launcher, once; `view(base, shape, strides, offset)` makes outputs that share memory.
+
+    Raises ImportError where torch lacks the DLPack exchange table.
+    """
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if exchange is None:
         raise ImportError(f"torch {torch.__version__} has no DLPack exchange table; 2.11 or newer is needed")

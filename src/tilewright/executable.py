@@ -1,7 +1,7 @@
-"""A compiled graph on the CPU: its code in this process, ready for the launcher.
+"""A compiled graph in this process: loaded code behind the native launcher.
 
-In: a recipe and an object file, from the compiler or from the disk cache. Out: `Image`, which makes native entries and runs
-graphs that also call eager torch. Must not know how the code came about, or what guards mean.
+In: a recipe and an object file, from the compiler or from the disk cache. Out: `Executable`, which makes native entries, runs
+graphs that also call eager torch, and counts. Must not know how the code came about, or what guards mean.
 """
 
 from __future__ import annotations
@@ -13,19 +13,23 @@ from typing import Any
 
 import torch
 
-from ... import native
-from ...base.errors import CompileError
-from ...graph.interpret import interpret
-from ...graph.ops.torch_dtypes import to_torch
-from ...graph.text import parse_graph
-from ..recipe import CallRow, InputRow, NativeRow, OutputRow, Recipe, TensorRow
-from . import compile as code
+from . import native
+from .base.errors import CompileError
+from .graph.interpret import interpret
+from .graph.ops.torch_dtypes import to_torch
+from .graph.text import parse_graph
+from .program.guards import GuardTable
+from .targets.cpu import compile as code
+from .targets.recipe import CallRow, InputRow, NativeRow, OutputRow, Recipe, TensorRow
 
 Rows = list[tuple[Any, ...]]
 
 
-class Image:
-    """Loaded code. `text(level)` gives the program at a level; it may have to compile anew for that."""
+class Executable:
+    """Loaded code, and the entries that run it.
+
+    `text(level)` gives the program at a level; it may have to compile anew for that.
+    """
 
     def __init__(self, recipe: Recipe, object_file: bytes, text: Callable[[str], str]) -> None:
         self.recipe = recipe
@@ -34,6 +38,7 @@ class Image:
         self._addresses = code.load([object_file], symbols) if symbols else {}
         if not all(isinstance(s, NativeRow) for s in recipe.fold) or len(recipe.fold) > 1:
             raise CompileError(reason="a folded value is computed by an eager call")
+        self._entries: list[native.Entry] = []
         self._calls = {s: parse_graph(s.graph) for s in recipe.run if isinstance(s, CallRow)}
 
     kernels = property(lambda self: self.recipe.launches)
@@ -42,23 +47,39 @@ class Image:
     arena_bytes = property(lambda self: self.recipe.arena_bytes)
     packed_bytes = property(lambda self: self.recipe.folded_bytes)
 
-    def entry(
-        self, nargs: int, kwnames: tuple[str, ...], rows: Rows, rebuild: Any, data: Any, identities: Set[int] = frozenset()
-    ) -> native.Entry:
-        """The native entry that runs this graph where the guard `rows` hold.
+    def entry(self, table: GuardTable, rebuild: Any, data: Any, identities: Set[int] = frozenset()) -> native.Entry:
+        """The native entry that serves calls for which `table` holds.
 
         `rebuild` makes the result of the output list. Outputs in `identities` are an input object itself, not a view of it.
         """
+        return self._entry(table.nargs, table.kwnames, table.rows, rebuild, data, identities)
+
+    def forward(self, table: GuardTable) -> native.Entry:
+        """An entry that takes the graph's inputs themselves and returns the list of outputs."""
+        metas = {row[2][1]: row[2] for row in table.rows if row[0] == "tensor" and row[2][1] >= 0}
+        rows = [("tensor", i, (*metas[i][:6], None, *metas[i][7:])) for i in range(table.inputs)]
+        return self._entry(table.inputs, (), rows, _same, None, frozenset())
+
+    def forget(self) -> None:
+        """Compute folded values anew at the next call."""
+        for e in self._entries:
+            e.forget()
+
+    def _entry(
+        self, nargs: int, kwnames: tuple[str, ...], rows: Rows, rebuild: Any, data: Any, identities: Set[int]
+    ) -> native.Entry:
         r = self.recipe
         fold = self._addresses[r.fold[0].symbol] if r.fold else 0  # type: ignore[union-attr]
         run = self._addresses[r.run[0].symbol] if r.is_native and r.run else 0  # type: ignore[union-attr]
         watch = [(i, _bytes(r.inputs[i])) for i in r.folded_inputs] if fold else []
         runner = None if r.is_native else functools.partial(self._run, identities)
         outputs = [(3, o.of, None, None, None) if i in identities else _output(o) for i, o in enumerate(r.outputs)]
-        return native.Entry(
+        entry = native.Entry(
             nargs, kwnames, rows, len(r.inputs), outputs, rebuild, runner, data,
             run, fold, r.folded_bytes, r.arena_bytes, r.scratch_bytes, r.cost, watch, list(r.written_inputs),
         )  # fmt: skip
+        self._entries.append(entry)
+        return entry
 
     def _run(self, identities: Set[int], inputs: Sequence[torch.Tensor | None], folded: int) -> list[torch.Tensor]:
         """The steps in order, eager calls among them, on memory of torch's own."""
@@ -66,7 +87,9 @@ class Image:
         for step in self.recipe.run:
             if isinstance(step, NativeRow):
                 pointers = memory.input_addresses(), memory.output_addresses()
-                native.run_segment(self._addresses[step.symbol], *pointers, folded, memory.arena_address, self.recipe.scratch_bytes)
+                native.run_segment(
+                    self._addresses[step.symbol], *pointers, folded, memory.arena_address, self.recipe.scratch_bytes
+                )
             else:
                 results = interpret(self._calls[step], [memory.tensor(a) for a in step.args])
                 for row, result in zip(step.results, results, strict=True):
@@ -81,7 +104,9 @@ class _Memory:
     def __init__(self, recipe: Recipe, inputs: Sequence[torch.Tensor | None], folded: int) -> None:
         self.recipe = recipe
         self.inputs = inputs
-        self.outputs = [None if o.alias else torch.empty_strided(o.shape, o.strides, dtype=to_torch(o.dtype)) for o in recipe.outputs]
+        self.outputs = [
+            None if o.alias else torch.empty_strided(o.shape, o.strides, dtype=to_torch(o.dtype)) for o in recipe.outputs
+        ]
         arena = torch.empty(recipe.arena_bytes + 64, dtype=torch.uint8)
         self.arena = arena[-arena.data_ptr() % 64 :]
         self.arena_address = self.arena.data_ptr()
@@ -117,6 +142,10 @@ class _Memory:
             assert base is not None
             made.append(base if i in identities else view(base, o.shape, o.strides, o.offset))
         return made
+
+
+def _same(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    return outputs
 
 
 def view(base: torch.Tensor, shape: Sequence[int], strides: Sequence[int], offset: int) -> torch.Tensor:
