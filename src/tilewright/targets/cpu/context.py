@@ -59,6 +59,14 @@ class Held:
     level: int
 
 
+@dataclass(frozen=True)
+class Axis:
+    """A loop of a nest: its variable and extent."""
+
+    var: Var
+    extent: int | str
+
+
 @dataclass
 class Level:
     """A place in the nest. `slot` is the line kept free before it, `before` what is to be put there.

@@ -17,8 +17,7 @@ from ...base.dtypes import DType
 from ...base.scalar import Expr
 from ...tile.ir import Load, Reduce, Store, const
 from . import expr, memory, operators, prepare, vector
-from .context import Context, Value
-from .vector import Axis
+from .context import Axis, Context, Value
 
 State = list[str]
 """Registers of one accumulator: the value; for a float's extreme, also where a NaN was seen; for its position, that."""
@@ -97,7 +96,7 @@ class Reducer:
         o = self.ctx.ops(self.dtype, lanes)
         if self.tracks_nan:
             best = o.select(o.compare("ogt" if self.extreme == "max" else "olt", b[0], a[0]), b[0], a[0])
-            return [best, self.ctx.ops(dtypes.b1, lanes).op("or", a[1], b[1])]
+            return [best, *(self.ctx.ops(dtypes.b1, lanes).op("or", x, y) for x, y in zip(a[1:], b[1:], strict=True))]
         if not self.is_arg:
             return [operators.binary(o, self.plain or self.extreme, a[0], b[0])]
         p = self.ctx.ops(self.positions, lanes)
@@ -108,6 +107,12 @@ class Reducer:
 
     def horizontal(self, lanes: int, state: State) -> State:
         """The lanes combined, halves by halves, to one."""
+        if self.tracks_nan:
+            seen = self.ctx.ops(dtypes.b1, lanes).any(state[1])
+            return [self._halved(lanes, state[:1])[0], seen]
+        return self._halved(lanes, state)
+
+    def _halved(self, lanes: int, state: State) -> State:
         while lanes > 1:
             half = lanes // 2
             low, high = [], []

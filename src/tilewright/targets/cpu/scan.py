@@ -9,8 +9,7 @@ from ...base import dtypes, scalar
 from ...base.scalar import Expr
 from ...tile.ir import For, Load, Region, Scan, Store
 from . import expr, memory, operators, vector
-from .context import Context, Value
-from .vector import Axis
+from .context import Axis, Context, Value
 
 _OPS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 

@@ -10,14 +10,13 @@ vectors to the reductions and nests inside it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from ...base import dtypes, scalar
 from ...base.scalar import Expr, Var
 from ...tile import ir
 from ...tile.ir import Atomic, Block, Buffer, For, If, Let, Load, Parallel, Reduce, Stmt, Store
-from . import expr, prepare
-from .context import Context
+from . import expr, prepare, transposed
+from .context import Axis, Context
 from .indexing import Linear
 
 UNROLL = 4
@@ -25,14 +24,6 @@ _UNKNOWN_EXTENT = 64
 _HORIZONTAL = 16  # what combining the lanes of a reduction costs, in instructions
 _ACCESS = {0: 0.25, 1: 1.0, -1: 2.0}
 _GATHER, _SCATTER = 12.0, 24.0
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A loop of a nest: its variable and extent."""
-
-    var: Var
-    extent: int | str
 
 
 def parallel(ctx: Context, s: Parallel) -> None:
@@ -72,6 +63,11 @@ def nest(ctx: Context, axes: list[Axis], body: Stmt, inside: Callable[[], None])
     """Loops over `axes` around `inside`, chosen by what `body`, which it writes, does."""
     for a in axes:
         ctx.suppose(a.var, extent_range(a.extent))
+    turned = transposed.found(ctx, axes, body)
+    if turned is not None:
+        rest = _ordered(ctx, [a for a in axes if a not in (turned.rows, turned.columns)], body)
+        _scalar_loops(ctx, rest, lambda: transposed.emit(ctx, turned), body)
+        return
     lane = choose(ctx, axes, body) if is_nest(body) else None
     trusted = ctx.in_bounds
     if lane is not None:
