@@ -171,6 +171,10 @@ def _like_first(shape: st.Sizes, operands: list[st.Operand]) -> st.Sizes:
     return st.like(*operands[0]) if operands[0][0] == shape else st.contiguous(shape)
 
 
+def _second_first(shape: st.Sizes, operands: list[st.Operand]) -> st.Sizes:
+    return st.elementwise(shape, operands[::-1])
+
+
 def _suggested_first(shape: st.Sizes, operands: list[st.Operand]) -> st.Sizes:
     last = len(shape) in (4, 5) and st.suggests_channels_last(*operands[0])
     return st.channels_last(shape) if last else st.contiguous(shape)
@@ -190,7 +194,8 @@ _LAYOUTS: dict[str, Layout] = {
     "aten.cat.default": _suggested_all, "aten.roll.default": _suggested_all, "aten.constant_pad_nd.default": _suggested_first,
     "aten.flip.default": _like_first, "aten.slice_scatter.default": _like_first, "aten.select_scatter.default": _like_first,
     "aten.index_put.default": _like_first, "aten._unsafe_index_put.default": _like_first,
-    "aten.native_group_norm.default": _suggested_first,
+    "aten.native_group_norm.default": _suggested_first, "aten.rsub.Tensor": _second_first, "aten.rsub.Scalar": _second_first,
+    "aten.log_sigmoid_forward.default": _contiguous,
 }  # fmt: skip
 
 
@@ -200,7 +205,7 @@ def _values() -> dict[str, tuple[Callable[..., Any], Layout, bool]]:
         for name, build in family.BUILDS.items():
             table[name] = build, _LAYOUTS.get(name, _contiguous), False
     for name, build in aten_pointwise.BUILDS.items():
-        table[name] = build, st.elementwise, name.split(".")[1] in _NUMBERED
+        table[name] = build, _LAYOUTS.get(name, st.elementwise), name.split(".")[1] in _NUMBERED
     return table
 
 
@@ -243,13 +248,13 @@ def _parts_rule(parts: Callable[..., list[tuple[int, int, int]]]) -> Rule:
 def _unknown_view(recorder: Recorder, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """A view that no row describes (another dtype's, ...): its value is recorded, but no write to the shared memory may follow."""
     base = args[0] if type(args[0]) is Fake else recorder.fake_of(args[0])
+    if func is torch.ops.aten.view.dtype and args[1] == base.dtype:
+        return dispatch(recorder, torch.ops.aten.alias.default, args[:1], {})
     reason = f"it writes into memory that {func} shows in another way"
-    if base.memory.version or base.memory.source is not None:
-        refuse(str(func), "it is a view that no row describes")
     made = opaque(recorder, func, args, kwargs)
     base.memory.opaque = reason
     for result in made if isinstance(made, list | tuple) else (made,):
-        result.memory.opaque = reason
+        result.memory.opaque, result.memory.foreign = reason, True
     return made
 
 
@@ -287,8 +292,14 @@ def _unsupported_write(recorder: Recorder, func: OpOverload, args: Args, kwargs:
 
 
 def _in_place_rule(functional: OpOverload) -> Rule:
+    missing = private.defaults(functional)
+
     def rule(recorder: Recorder, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
         target = args[0] if type(args[0]) is Fake else recorder.fake_of(args[0])
+        own = private.defaults(func)
+        for name, _, only in private.parameters(functional)[len(args) :]:
+            if not only and name not in missing and name not in kwargs:
+                args = (*args, own[name])
         if st.overlaps_itself(target.sizes, target.strides) or _shares(recorder, target, args[1:]):
             eager_error(recorder, func, args, kwargs)
         result = dispatch(recorder, functional, (target, *args[1:]), kwargs)
@@ -348,7 +359,7 @@ def _unknown(recorder: Recorder, func: OpOverload, args: Args, kwargs: Kwargs) -
         written = private.decompositions().get(func)
         if written is not None:
             try:
-                return _on_trial(recorder, written, args, kwargs)
+                return _strided_as_eager(recorder, func, args, kwargs, _on_trial(recorder, written, args, kwargs))
             except Exception:
                 pass  # an error of the operator itself comes again below, as eager words it
     return opaque(recorder, func, args, kwargs)
@@ -364,6 +375,18 @@ def _on_trial(recorder: Recorder, written: Callable[..., Any], args: Args, kwarg
     if made is NotImplemented:
         raise NoHelp
     return made
+
+
+def _strided_as_eager(recorder: Recorder, func: OpOverload, args: Args, kwargs: Kwargs, made: Any) -> Any:
+    """The results of a decomposition with the strides that the operator itself gives them."""
+    seen = _metadata(recorder, func, args, kwargs)
+    if isinstance(made, Fake):
+        return _restrided(recorder, made, seen)
+    return type(made)([_restrided(recorder, m, s) for m, s in zip(made, seen)])
+
+
+def _restrided(recorder: Recorder, made: Fake, seen: torch.Tensor) -> Fake:
+    return made if made.strides == seen.stride() else recorder.result(fk.value(made), seen.stride(), [made])
 
 
 def opaque(recorder: Recorder, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:

@@ -257,9 +257,10 @@ def _odds(x: Node) -> tuple[Node, Node]:
     return x, pw.SUB(full(1, x.dtype), x)
 
 
-def log_sigmoid(x: Node) -> Node:
-    """min(x, 0) - log1p(exp(-|x|))."""
-    return _wide(x.dtype, lambda v: pw.SUB(pw.MINIMUM(v, full(0, v.dtype)), pw.LOG1P(pw.EXP(pw.NEG(pw.ABS(v))))), x)
+def log_sigmoid(x: Node) -> tuple[Node, Node]:
+    """(min(x, 0) - log1p(exp(-|x|)), exp(-|x|), which eager keeps for the backward pass)."""
+    out = _wide(x.dtype, lambda v: pw.SUB(pw.MINIMUM(v, full(0, v.dtype)), pw.LOG1P(pw.EXP(pw.NEG(pw.ABS(v))))), x)
+    return out, pw.EXP(pw.NEG(pw.ABS(x)))
 
 
 def xlogy(x: Operand, y: Operand) -> Node:
@@ -325,7 +326,7 @@ def _table() -> dict[str, Build]:
     return table
 
 
-BUILDS: dict[str, Build] = {
+BUILDS: dict[str, Callable[..., Any]] = {
     **_table(),
     "aten.add.Tensor": add, "aten.add.Scalar": add, "aten.sub.Tensor": sub, "aten.sub.Scalar": sub,
     "aten.rsub.Tensor": rsub, "aten.rsub.Scalar": rsub,
@@ -343,6 +344,7 @@ BUILDS: dict[str, Build] = {
     "aten.leaky_relu.default": lambda x, slope=0.01: pw.LEAKY_RELU(x, slope=float(slope)),
     "aten.softplus.default": lambda x, beta=1, threshold=20: pw.SOFTPLUS(x, beta=float(beta), threshold=float(threshold)),
     "aten.threshold.default": threshold, "aten._prelu_kernel.default": prelu, "aten.logit.default": logit,
+    "aten.log_sigmoid_forward.default": log_sigmoid,
     "aten.addcmul.default": addcmul, "aten.addcdiv.default": addcdiv,
     "aten.lerp.Scalar": lerp, "aten.lerp.Tensor": lerp, "aten.nan_to_num.default": nan_to_num,
     "aten.xlogy.Tensor": xlogy, "aten.xlogy.Scalar_Self": xlogy, "aten.xlogy.Scalar_Other": xlogy,

@@ -73,6 +73,10 @@ def _var_mean(x: Node, dim: Any = None, *, correction: Any = None, keepdim: bool
     return _var(x, dim, correction=correction, keepdim=keepdim), _mean(x, dim, keepdim)
 
 
+def _std_mean(x: Node, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> tuple[Node, Node]:
+    return _std(x, dim, correction=correction, keepdim=keepdim), _mean(x, dim, keepdim)
+
+
 def _extreme(row: Op) -> Build:
     def build(x: Node, dim: Any = (), keepdim: bool = False) -> Node:
         return _total(row, x, dims_of(x, dim), keepdim)
@@ -259,6 +263,7 @@ BUILDS: dict[str, Build] = {
     "aten.sum.default": _sum, "aten.sum.dim_IntList": _sum, "aten.prod.default": _prod, "aten.prod.dim_int": _prod,
     "aten.mean.default": _mean, "aten.mean.dim": _mean,
     "aten.var.correction": _var, "aten.std.correction": _std, "aten.var_mean.correction": _var_mean,
+    "aten.std_mean.correction": _std_mean,
     "aten.amax.default": _extreme(reduce.AMAX), "aten.amin.default": _extreme(reduce.AMIN),
     "aten.max.default": _extreme(reduce.AMAX), "aten.min.default": _extreme(reduce.AMIN),
     "aten.max.dim": _extreme_at(reduce.AMAX, reduce.ARGMAX), "aten.min.dim": _extreme_at(reduce.AMIN, reduce.ARGMIN),

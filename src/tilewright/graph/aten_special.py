@@ -159,8 +159,23 @@ def _fill_(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict[str,
     return target
 
 
-def _changes_metadata(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    refuse(str(func), "it changes the shape or the memory of an existing tensor", "use the form that gives a new tensor")
+def _changes_memory(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    refuse(str(func), "it changes the size or the memory of an existing tensor", "use the form that gives a new tensor")
+
+
+def _views_in_place(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """`squeeze_` and its like: the same tensor, seen in another way from now on."""
+    from .aten import dispatch
+
+    target = _fake(recorder, args[0])
+    if recorder.is_input(target):
+        refuse(str(func), "it changes the shape of an input", "use the form that gives a new tensor")
+    name, overload = str(func).split(".")[1:]
+    viewed: Fake = dispatch(recorder, getattr(getattr(torch.ops.aten, name.removesuffix("_")), overload), args, kwargs)
+    private.below_python(func, target, *args[1:], **kwargs)
+    for field in ("chain", "node", "version", "sizes", "strides", "offset", "twin"):
+        setattr(target, field, getattr(viewed, field))
+    return target
 
 
 # --- views of the storage ---------------------------------------------------------------------------------------------
@@ -203,33 +218,33 @@ def _sdpa_choice(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dic
         return private.SDPA_MATH
     tensors = [_fake(recorder, bound[n]) for n in names[:3]]
     mask = bound.get("attn_mask")
-    return backend(
-        tensors, None if mask is None else _fake(recorder, mask), bool(bound.get("is_causal")), kwargs.get("scale"), bool(kwargs.get("enable_gqa"))
-    )
+    masked = None if mask is None else _fake(recorder, mask)
+    return attention_kernel(tensors, masked, bool(bound.get("is_causal")), kwargs.get("scale"), bool(kwargs.get("enable_gqa")))[0]
 
 
-_BACKENDS: dict[Any, int] = {}
+_KERNELS: dict[Any, tuple[int, st.Sizes]] = {}
 
 
-def backend(tensors: Sequence[Fake], mask: Fake | None, causal: bool, scale: float | None, gqa: bool) -> int:
-    """Which of its kernels eager takes: asked of torch once for each kind of operands."""
+def attention_kernel(tensors: Sequence[Fake], mask: Fake | None, causal: bool, scale: float | None, gqa: bool) -> tuple[int, st.Sizes]:
+    """Which of its kernels eager takes, and the strides of the result: asked of torch once for each kind of operands."""
     given = [*tensors, mask] if mask is not None else list(tensors)
     key = tuple((t.sizes, t.strides, t.dtype, t.device, fk.tracked(t)) for t in given), causal, scale, gqa, mask is None, torch.is_grad_enabled()
-    found = _BACKENDS.get(key)
+    found = _KERNELS.get(key)
     if found is None:
         with private.without_modes():
-            real = [torch.empty_strided(t.sizes, t.strides, dtype=t.dtype, device=t.device, requires_grad=fk.tracked(t)) for t in given]
-            found = private.sdpa_backend(*real[:3], real[3] if mask is not None else None, causal, scale, gqa)
-        _BACKENDS[key] = found
+            found = _KERNELS[key] = _ask_kernel(given, causal, scale, gqa)
     return found
 
 
-def attention_strides(shape: st.Sizes, chosen: int) -> st.Sizes:
-    """The flash kernel's result [B, H, S, D] lies in memory as [B, S, H, D]."""
-    if chosen != private.SDPA_FLASH or len(shape) != 4:
-        return st.contiguous(shape)
-    b, h, s, d = st.contiguous((shape[0], shape[2], shape[1], shape[3]))
-    return b, s, h, d
+def _ask_kernel(given: Sequence[Fake], causal: bool, scale: float | None, gqa: bool) -> tuple[int, st.Sizes]:
+    real = [torch.empty_strided(t.sizes, t.strides, dtype=t.dtype, device=t.device, requires_grad=fk.tracked(t)) for t in given]
+    chosen = private.sdpa_backend(*real[:3], real[3] if len(real) > 3 else None, causal, scale, gqa)
+    shape = (*given[0].sizes[:-1], given[2].sizes[-1])
+    if chosen != private.SDPA_FLASH:
+        return chosen, st.contiguous(shape)
+    meta = [torch.empty_strided(t.sizes, t.strides, dtype=t.dtype, device="meta") for t in given]
+    meta = [m if m.stride(-1) == 1 else m.contiguous() for m in meta[:3]] + meta[3:]
+    return chosen, private.flash_strides(*meta[:3], meta[3] if len(meta) > 3 else None, causal, scale)
 
 
 def _flash_attention(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -246,7 +261,7 @@ def _flash_attention(recorder: Recorder, func: Any, args: Sequence[Any], kwargs:
     nodes = [as_type(fk.value(m), nq.dtype) if fk.value(m).dtype is not dtypes.b1 else fk.value(m) for m in masks]
     out = contract.ATTENTION(nq, nk, nv, *nodes, scale=scale, causal=causal)
     operands = [q, k, v, *masks]
-    made = recorder.result(out, attention_strides(out.shape, private.SDPA_FLASH), operands)  # type: ignore[arg-type]
+    made = recorder.result(out, st.like(q.sizes, q.strides), operands)
     b, h, s = q.sizes[:3]
     sums = TensorType(nq.dtype.compute, (b, h, s))  # of no use but to a backward pass: an opaque call, where it is read
     spec, tensors = spec_of([nq, nk, nv, 0.0, causal], {"attn_mask": nodes[0] if nodes else None, "scale": scale})
@@ -312,11 +327,16 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(
         (
             "aten.set_.source_Tensor", "aten.set_.source_Storage", "aten.set_.source_Storage_storage_offset", "aten.set_.default",
-            "aten.resize_.default", "aten.resize_as_.default", "aten.squeeze_.default", "aten.squeeze_.dim", "aten.squeeze_.dims",
-            "aten.unsqueeze_.default", "aten.t_.default", "aten.transpose_.default", "aten.as_strided_.default", "aten.swapaxes_.default",
-            "aten.swapdims_.default", "aten.detach_.default",
+            "aten.resize_.default", "aten.resize_as_.default", "aten.as_strided_.default", "aten.detach_.default",
         ),
-        _changes_metadata,
+        _changes_memory,
+    ),
+    **dict.fromkeys(
+        (
+            "aten.squeeze_.default", "aten.squeeze_.dim", "aten.squeeze_.dims", "aten.unsqueeze_.default", "aten.t_.default",
+            "aten.transpose_.default",
+        ),
+        _views_in_place,
     ),
     "aten.as_strided.default": _as_strided,
     "aten._local_scalar_dense.default": _item, "aten.item.default": _item, "aten.is_nonzero.default": lambda r, f, a, k: bool(_item(r, f, a, k)),

@@ -104,7 +104,7 @@ class Memory:
     """One storage: `value` fills its base, a tensor of `shape` and `strides` at `offset`.
 
     `source` is the graph input it belongs to. `opaque` says why it cannot be written (another type's view shares it, ...).
-    `tracked`: whether eager's tensor would require grad; `leaf`: that it is a leaf of autograd's graph.
+    `foreign`: it is really a part of another memory. `tracked`: whether eager's tensor would require grad; `leaf`: that it is a leaf of autograd's graph.
     """
 
     value: Node
@@ -114,6 +114,7 @@ class Memory:
     source: int | None = None
     version: int = 0
     opaque: str = ""
+    foreign: bool = False
     tracked: bool = False
     leaf: bool = False
     initial: Node | None = field(default=None)

@@ -112,15 +112,41 @@ def _attention(
     if len(q.sizes) < 3 or (q.sizes[-3] != k.sizes[-3] and not enable_gqa) or not _plain_mask(recorder, attn_mask, q):
         return NotImplemented
     mask = None if attn_mask is None else attn_mask if type(attn_mask) is Fake else recorder.fake_of(attn_mask)
+    _, strides = aten_special.attention_kernel(operands, mask, bool(is_causal), scale, enable_gqa)
+    kind = "" if mask is None or is_causal else _known_mask(recorder, mask, (q.sizes[-2], k.sizes[-2]))
+    if kind:
+        mask, is_causal = None, kind == "causal"
     nodes = [fk.value(f) for f in (q, k, v)] + ([] if mask is None else [fk.value(mask)])
     factor = float(scale) if scale is not None else 1 / math.sqrt(q.sizes[-1]) if q.sizes[-1] else 1.0
     try:
         out = contract.ATTENTION(*nodes, scale=factor, causal=bool(is_causal))
     except ValueError:
         return NotImplemented
-    chosen = aten_special.backend(operands, mask, bool(is_causal), scale, enable_gqa)
-    strides = aten_special.attention_strides(out.shape, chosen)  # type: ignore[arg-type]
     return _result(recorder, out, operands if mask is None else [*operands, mask], strides)
+
+
+def _known_mask(recorder: Recorder, mask: Fake, scores: st.Sizes) -> str:
+    """Of a bool mask that depends on no input: "causal" or "full" where it is that, else ""."""
+    node = fk.value(mask)
+    found = recorder.masks.get(node)
+    if found is None:
+        found = recorder.masks[node] = _kind_of_mask(recorder, mask, node, scores)
+    return found
+
+
+def _kind_of_mask(recorder: Recorder, mask: Fake, node: Node, scores: st.Sizes) -> str:
+    if node.dtype is not dtypes.b1 or math.prod(mask.sizes) > _LARGEST_MASK or mask.sizes[-2:] != scores:
+        return ""
+    real = recorder.constant(node)
+    if real is None or 0 in mask.sizes:
+        return ""
+    with private.without_modes():
+        if bool(real.all()):
+            return "full"
+        return "causal" if torch.equal(real, torch.ones(scores, dtype=torch.bool).tril().expand(mask.sizes)) else ""
+
+
+_LARGEST_MASK = 1 << 24
 
 
 def _plain_mask(recorder: Recorder, mask: Any, q: Fake) -> bool:

@@ -151,7 +151,7 @@ def _run(recorder: Recorder, fn: Callable[..., Any], args: Any, kwargs: Any) -> 
         return fn(*args, **kwargs)
 
 
-class _DispatchLevel(private.TorchDispatchMode):
+class _DispatchLevel(private.DispatchMode):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self.recorder = recorder
@@ -215,6 +215,9 @@ def _finish(recorder: Recorder, result: Any, same: tuple[tuple[ArgSource, int], 
             fakes[id(leaf)] = leaf if type(leaf) is Fake else recorder.fake_of(leaf)
         elif not isinstance(leaf, _CONSTANTS):
             refuse("the result", f"it holds a {type(leaf).__name__}", "return tensors, plain Python values and containers of them")
+    for f in fakes.values():
+        if f.memory.foreign:
+            refuse("the result", "it shares memory with a tensor of another dtype or form", "return a clone of it")
     for memory in recorder.memories:
         if memory.version:
             recorder.check_unshared(memory, "the function")

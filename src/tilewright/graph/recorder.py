@@ -115,6 +115,7 @@ class Recorder:
     effectful: list[tuple[Node, Node]] = field(default_factory=list)  # calls that must run, used or not, and their first results
     trial: bool = False  # a decomposition is being tried
     mode: Any = None  # the dispatch mode, to be entered again for what torch decomposes
+    masks: dict[Node, str] = field(default_factory=dict)  # attention masks that depend on nothing: what they are
     refusal: TilewrightError | None = None
     born: list[weakref.ref[Fake]] = field(default_factory=list)  # every fake
     _fakes: dict[int, Fake] = field(default_factory=dict)
@@ -275,6 +276,15 @@ class Recorder:
             warnings.warn(message, TracerWarning, stacklevel=_stack_level())
         with private.without_modes(), torch.no_grad():
             return self._evaluate(node).clone()
+
+    def constant(self, node: Node) -> torch.Tensor | None:
+        """The value of a node that depends on nothing, else None."""
+        if node not in self._values:
+            if any(self._leaves(node)):
+                return None
+            with private.without_modes(), torch.no_grad():
+                self._evaluate(node)
+        return self._values[node]
 
     def _evaluate(self, node: Node) -> Any:
         todo = [node]

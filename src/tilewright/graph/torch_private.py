@@ -18,10 +18,20 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 __all__ = [
-    "OpOverload", "TorchDispatchMode", "TorchFunctionMode", "TreeSpec", "compiling", "decompositions", "in_transform",
-    "is_composite", "is_random", "overloads", "plain_function", "sdpa_backend", "tree_flatten", "tree_flatten_with_path",
-    "tree_unflatten", "without_modes", "wrapper",
+    "SDPA_FLASH", "SDPA_MATH", "DispatchMode", "OpOverload", "TorchFunctionMode", "TreeSpec", "aliases", "below_python", "compiling",
+    "decompositions", "defaults", "flash_strides", "in_transform", "is_composite", "is_random", "overloads", "parameters", "path_step",
+    "plain_function", "sdpa_backend", "tree_flatten", "tree_flatten_with_path", "tree_unflatten", "without_modes", "wrapper", "written",
 ]  # fmt: skip
+
+
+
+class DispatchMode(TorchDispatchMode):
+    """torch's mode, without the detour through its compiler (importing that takes a second)."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
 
 TreeSpec = _pytree.TreeSpec
 tree_flatten = _pytree.tree_flatten
@@ -78,6 +88,17 @@ def parameters(func: OpOverload) -> list[tuple[str, str, bool]]:
     return [(a.name, str(a.type), a.kwarg_only) for a in func._schema.arguments]
 
 
+def defaults(func: OpOverload) -> dict[str, Any]:
+    """The arguments that have a default, and it."""
+    return {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
+
+
+def below_python(func: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """Run the operator's own kernel on wrapper tensors: it must not touch their elements."""
+    with torch._C._DisableTorchDispatch():
+        return func(*args, **kwargs)
+
+
 def in_transform(tensor: torch.Tensor) -> bool:
     """Whether the tensor is a wrapper of a function transform (vmap, grad)."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
@@ -85,9 +106,9 @@ def in_transform(tensor: torch.Tensor) -> bool:
 
 def decompositions() -> dict[OpOverload, Callable[..., Any]]:
     """torch's own table of operators in simpler ones. The first call loads it (about 0.2 s)."""
-    from torch._decomp import core_aten_decompositions
+    from torch._decomp import decomposition_table
 
-    return core_aten_decompositions()
+    return decomposition_table
 
 
 def sdpa_backend(
@@ -95,6 +116,12 @@ def sdpa_backend(
 ) -> int:
     """The kernel that eager's attention takes for such tensors: `SDPA_MATH` or `SDPA_FLASH` on a CPU."""
     return torch._fused_sdp_choice(q, k, v, mask, 0.0, causal, scale=scale, enable_gqa=gqa)
+
+
+def flash_strides(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, causal: bool, scale: float | None) -> tuple[int, ...]:
+    """The strides of what the CPU's flash kernel gives for such (meta) tensors."""
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return flash(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)[0].stride()
 
 
 _LOCK = threading.Lock()
