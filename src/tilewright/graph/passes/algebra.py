@@ -4,7 +4,6 @@ In: a graph. Out: the same graph in cheaper operators. Every rule keeps IEEE res
 included: `x + 0.0` stays (it turns -0.0 into 0.0), and so does `x * 0`. Must not know kernels.
 """
 
-# ruff: noqa: PLW0108 -- a rule's function names its captures by its parameters
 from __future__ import annotations
 
 import math

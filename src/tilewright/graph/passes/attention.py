@@ -19,8 +19,9 @@ import torch
 from ..ir import Attrs, Graph, Node, make, over, users
 from ..ops.composite import SOFTMAX, SoftmaxAttrs
 from ..ops.contract import ATTENTION, MATMUL, AttentionAttrs
+from ..ops.index import TAKE, DimAttrs
 from ..ops.pointwise import ADD, CAST, DIV, MUL, NOT, WHERE
-from ..ops.view import EXPAND, RESHAPE
+from ..ops.view import EXPAND, RESHAPE, PermuteAttrs
 from .constants import known_value, scalar_of
 from .outward import pointwise
 from .views import permute, reshape
@@ -149,8 +150,7 @@ def _simplified(attrs: AttentionAttrs, operands: Sequence[Node], masks: Masks) -
         kind = masks.kind(rest[0], q.shape[-2], k.shape[-2])
         if kind == "causal":
             attrs = replace(attrs, causal=True)
-        if kind != "other":
-            rest = []
+        rest = [_gathered_in_order(rest[0])] if kind == "other" else []
     return make(ATTENTION, (q, k, v, *rest), attrs)
 
 
@@ -167,6 +167,22 @@ def _unrepeated(x: Node) -> Node | None:
     if heads.shape != (*batch, groups, 1, *tail) or repeated.shape[:-3] != (*batch, groups) or repeated.shape[-2:] != tail:
         return None
     return reshape(heads, (*batch, groups, *tail))
+
+
+def _gathered_in_order(mask: Node) -> Node:
+    """A bias looked up in a table [positions, heads] and then permuted to [heads, rows, columns]: looked up in that order."""
+    x = mask.args[0] if mask.op is RESHAPE else mask
+    if not isinstance(x.attrs, PermuteAttrs):
+        return mask
+    source = x.args[0]
+    looked_up = source.args[0] if source.op is RESHAPE else source
+    rows = source.shape[:-1]
+    if x.attrs.dims != (len(rows), *range(len(rows))) or looked_up.op is not TAKE or looked_up.attrs != DimAttrs(0):
+        return mask
+    table, index = looked_up.args
+    if len(table.shape) != 2 or source.shape[-1] != table.shape[1]:
+        return mask
+    return reshape(TAKE(permute(table, (1, 0)), reshape(index, rows), dim=1), mask.shape)
 
 
 class Masks:
