@@ -52,8 +52,12 @@ Cached = tuple[tuple[Kernel, tuple[tuple[int, int], ...]], ...]
 
 
 class _Lowering:
+    """`values`: the memory of each kept node, with the node's own shape and strides in it; `all` holds the program's values
+    by number, an output's with the output's shape and strides."""
+
     def __init__(self, graph: Graph, parts: Partition, inliner: Inliner, machine: Machine, watch: Watch | None = None) -> None:
         self.graph, self.parts, self.inliner, self.machine, self.watch = graph, parts, inliner, machine, watch
+        self.groups = sorted(parts.groups, key=lambda g: (not g.folded, g.order))  # what is folded has run before all else
         self.all: list[Value] = []
         self.values: dict[Node, Value] = {}
         self.steps: list[Step] = []
@@ -66,7 +70,7 @@ class _Lowering:
             strides = self.graph.strides[i]
             self.values[n] = self._value(n.tensor, strides, Storage.INPUT, i, n.attrs.name)  # type: ignore[arg-type,attr-defined]
         needed = self._needed()
-        for group in self.parts.groups:
+        for group in self.groups:
             if group in needed:
                 steps, folded = len(self.steps), len(self.folded)
                 self._group(group, needed[group])
@@ -78,7 +82,7 @@ class _Lowering:
         """The groups that are run, and the members that they keep."""
         wanted: set[Node] = set()
         found: dict[Group, list[Node]] = {}
-        for group in reversed(self.parts.groups):
+        for group in reversed(self.groups):
             kept = [m for m in group.members if m in wanted or m in group.bound]
             if group.kind == "call":
                 kept = group.members
@@ -106,7 +110,9 @@ class _Lowering:
             return self.values[self.graph.inputs[group.effect]]
         if n in group.bound:
             index, strides = group.bound[n]
-            return self._value(n.tensor, strides, Storage.OUTPUT, index, n.op.name)
+            result = self.graph.outputs[index]
+            made = self._value(result.node.tensor, result.strides, Storage.OUTPUT, index, n.op.name)  # type: ignore[arg-type]
+            return dataclasses.replace(made, shape=n.shape, strides=strides)
         storage = Storage.FOLDED if group.folded else Storage.TEMP
         strides = choose(n, [(r.consumer, r.arg) for r in self.inliner.reads.get(n, ())])
         return self._value(n.tensor, strides, storage, name=n.op.name)
@@ -192,12 +198,13 @@ class _Lowering:
             cached = self.cache[key] = ((self.kernels.setdefault(launch.kernel, launch.kernel), where),)
         into = self.folded if group.folded else self.steps
         for kernel, where in cached:
-            into.append(Launch(kernel, tuple([Arg(views[i].value, views[i].offset + offset) for i, offset in where])))
+            into.append(Launch(kernel, tuple([Arg(self.all[views[i].value.id], views[i].offset + offset) for i, offset in where])))
 
     def _call(self, group: Group) -> None:
         node = group.core
         assert node is not None
-        args = tuple(self.view_of(a)[0] for a in node.args)
+        seen = [self.view_of(a)[0] for a in node.args]
+        args = tuple([dataclasses.replace(v, value=self.all[v.value.id]) for v in seen])
         types = (node.type,) if isinstance(node.type, TensorType) else node.type.items
         results = tuple(self._value(t, row_major(t.shape), Storage.TEMP, name=node.op.name) for t in types)  # type: ignore[arg-type]
         if isinstance(node.type, TensorType):
@@ -229,7 +236,8 @@ class _Lowering:
             args = []
             for (i, offset), p in zip(bindings, kernel.params, strict=True):
                 n = nodes[i]
-                args.append(Arg(targets[n] if p.name in kernel.outputs else self.values[n], offset))
+                value = targets[n] if p.name in kernel.outputs else self.values[n]
+                args.append(Arg(self.all[value.id], offset))
             into.append(Launch(kernel, tuple(args)))
 
     def _structure(self, group: Group, targets: dict[Node, Value]) -> tuple[list[Node], tuple[object, ...]]:
