@@ -100,6 +100,7 @@ class Context:
         self.lanes = 1
         self.copies = range(1)
         self.copy = 0
+        self.region: object = None  # tells the vectors of one place from those of another
         self.mask: str | None = None
         self.in_bounds = False  # every access is known to lie in its buffer
         self.scratch_bytes = 0
@@ -203,8 +204,9 @@ class Context:
         self.facts.changed()
 
     def spread(self, v: Var, base: int | str, extent: Range) -> None:
-        """Bind to the lanes."""
-        self.bindings[v] = Spread(base, self.level)
+        """Bind to the lanes. What depends on nothing else is the same in all loops around, if the base is a number."""
+        self.bindings[v] = Spread(base, 0 if isinstance(base, int) else self.level)
+        self.region = (v, base, self.lanes, self.mask)
         self.facts.ranges[v] = extent
         self.facts.lane, self.facts.lanes = v, self.lanes
         self.facts.changed()
@@ -225,9 +227,9 @@ class Context:
 
     # -- places
 
-    def copy_of(self, e: Expr) -> int:
-        """The copy that a value of `e` belongs to: -1 where all copies share it."""
-        return -1 if self.facts.is_uniform(e) else self.copy
+    def copy_of(self, e: Expr) -> object:
+        """Which vector a value of `e` belongs to; None where all share it."""
+        return None if self.facts.is_uniform(e) else (self.region, self.copy)
 
     def home(self, e: Expr) -> int:
         """The level to compute `e` at."""

@@ -65,7 +65,7 @@ def _variable(ctx: Context, v: Var) -> Value:
             if ctx.lanes == 1:
                 x = index(ctx, ctx.facts.linear(v))
                 return Value(str(x), literal=isinstance(x, int))
-            return ctx.place((v, ctx.copy), ctx.home(v), lambda: _along_lanes(ctx, v, dtypes.i64))
+            return ctx.place((v, ctx.copy_of(v)), ctx.home(v), lambda: _along_lanes(ctx, v, dtypes.i64))
     raise KeyError(f"variable {v.name} is not bound")
 
 
@@ -177,12 +177,12 @@ def _groups(ctx: Context, x: Linear) -> list[tuple[int, list[tuple[Expr, int]], 
     return [(k, groups.get(k, []), offsets.get(k, 0)) for k in levels]
 
 
-def _copies(ctx: Context, terms: list[tuple[Expr, int]]) -> int:
-    """The copy that a sum of terms belongs to; the lane variable itself adds its copy's part as a number."""
-    own = any(
-        not isinstance(ctx.bindings.get(a) if isinstance(a, Var) else None, Spread) and ctx.copy_of(a) >= 0 for a, _ in terms
-    )
-    return ctx.copy if own else -1
+def _copies(ctx: Context, terms: list[tuple[Expr, int]]) -> object:
+    """The vector that a sum of terms belongs to; the lane variable itself adds its copy's part as a number."""
+    for a, _ in terms:
+        if not isinstance(ctx.bindings.get(a) if isinstance(a, Var) else None, Spread) and not ctx.facts.is_uniform(a):
+            return ctx.copy_of(a)
+    return None
 
 
 def _sum(ctx: Context, start: int | str, terms: list[tuple[Expr, int]]) -> int | str:

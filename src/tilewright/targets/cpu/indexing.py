@@ -59,11 +59,16 @@ class Facts:
         self._variables: dict[Expr, frozenset[Var]] = {}
         self._buffers: dict[Expr, frozenset[Buffer]] = {}
         self._linear: dict[Expr, Linear] = {}
+        self._lasting: dict[Expr, Linear] = {}  # those that no range can simplify
+        self._addresses: dict[Expr, Linear] = {}
+        self._steps: dict[Buffer, tuple[int | Expr, ...]] = {}
+        self._divides: dict[Expr, bool] = {}
         self._bounds: dict[Expr, Range] = {}
 
     def changed(self) -> None:
         """Forget what was derived from facts that no longer hold. To be called after any field is changed."""
         self._linear.clear()
+        self._addresses.clear()
         self._bounds.clear()
 
     def variables(self, e: Expr) -> frozenset[Var]:
@@ -90,10 +95,18 @@ class Facts:
         return self.lane not in variables and self.varying.isdisjoint(variables)
 
     def linear(self, e: Expr) -> Linear:
-        known = self._linear.get(e)
+        known = self._lasting.get(e) or self._linear.get(e)
         if known is None:
-            known = self._linear[e] = self._as_linear(e)
+            known = self._as_linear(e)
+            (self._linear if self._has_division(e) else self._lasting)[e] = known
         return known
+
+    def _has_division(self, e: Expr) -> bool:
+        found = self._divides.get(e)
+        if found is None:
+            found = isinstance(e, Binary) and e.op in ("floordiv", "mod")
+            found = self._divides[e] = found or any(map(self._has_division, scalar.children(e)))
+        return found
 
     def _as_linear(self, e: Expr) -> Linear:
         match e:
@@ -209,10 +222,21 @@ class Facts:
 
     def address(self, buffer: Buffer, index: Sequence[Expr]) -> Linear:
         """Where an element lives, in elements from the buffer's base."""
+        key = Load(buffer, tuple(index))
+        known = self._addresses.get(key)
+        if known is None:
+            known = self._addresses[key] = self._address(buffer, index)
+        return known
+
+    def _address(self, buffer: Buffer, index: Sequence[Expr]) -> Linear:
         if buffer.layout is not None:
             layout = buffer.layout
             return self.linear(scalar.substitute(layout.address, dict(zip(layout.vars, index, strict=True))))
+        steps = self._steps.get(buffer)
+        if steps is None:
+            steps = tuple(int(s.value) if isinstance(s, Const) else s for s in buffer.steps())
+            self._steps[buffer] = steps
         total = Linear(0)
-        for i, step in zip(index, buffer.steps(), strict=True):
-            total = total.plus(self.linear(i * step))
+        for i, step in zip(index, steps, strict=True):
+            total = total.plus(self.linear(i), step) if isinstance(step, int) else total.plus(self.linear(i * step))
         return total
