@@ -83,7 +83,7 @@ def check(level, m, n, k, kinds=(dtypes.f32,) * 3, clear=True, turned_a=False, t
     if run is None:
         return
     left, right = guarded(a.T if turned_a else a), guarded(b.T if turned_b else b)
-    scratch = np.zeros(k * level.nr * 8 + 64, np.uint8)
+    scratch = np.full(k * level.nr * 8 + level.mr * (k + 32) * 4 + 64, 255, np.uint8)
     aligned = scratch.ctypes.data + -scratch.ctypes.data % 64
     names = [v for x, v in amounts.items() if x in dynamic]
     run(left.ctypes.data, right.ctypes.data, acc.ctypes.data, aligned, *names)
@@ -135,8 +135,9 @@ KINDS = [
 @pytest.mark.parametrize("level", [V4, V3], ids=lambda level: level.name)
 @pytest.mark.parametrize("kinds", KINDS, ids=lambda kinds: "_".join(k.short for k in kinds))
 def test_types(level, kinds):
-    for m, n, k in ((1, 9, 5), (7, 35, 12)):
+    for m, n, k in ((1, 9, 5), (17, 35, 18)):
         check(level, m, n, k, kinds)
+    check(level, 5, 20, 7, kinds, dynamic=("k", "a_row"))
     check(level, 3, 33, 41, kinds, turned_b=True)
     check(level, 13, 33, 11, kinds, turned_b=True)
 

@@ -20,6 +20,7 @@ from .dot import Dot, dot_kernel, tile_of
 from .isa import Isa
 from .micro import Micro, micro_kernel
 from .transpose import Strided, emit_transpose_copy
+from .widen import emit_widened, widened_row
 
 Amount: TypeAlias = int | str
 """A size or stride: a number, or the name of an i64 in the function being written."""
@@ -65,15 +66,21 @@ def tiles(size: int, largest: int) -> list[tuple[int, int]]:
 
 
 def gemm_scratch(isa: Isa, b: GemmOperand, k: Amount) -> int:
-    """Bytes of scratch that `emit_gemm` may want: a packed panel where b is not contiguous along n, else 0.
+    """Bytes of scratch that `emit_gemm` may want, a's type being b's: for a packed panel where b is not contiguous along n,
+    and for a tile's rows of a where 16-bit floats are to be widened.
 
-    Raises ValueError where that depends on a run-time k.
+    Raises ValueError where the first depends on a run-time k.
     """
+    rows = isa.mr * widened_row(isa, k) * 4 if isinstance(k, int) and _is_half(b.dtype) and not b.pairs else 0
     if b.column == 1:
-        return 0
+        return rows
     if not isinstance(k, int):
         raise ValueError("a matrix product whose b is strided along n needs a constant k")
-    return k * isa.nr * b.dtype.bytes
+    return rows + -(-k * isa.nr * b.dtype.bytes // 64) * 64
+
+
+def _is_half(dtype: DType) -> bool:
+    return dtype.is_float and dtype.bytes == 2
 
 
 def _by_dots(a: GemmOperand, b: GemmOperand, m: Amount, k: Amount) -> bool:
@@ -107,7 +114,7 @@ def emit_gemm(
         _in_tile_registers(f, isa, a, b, acc, m, int(n), int(k), clear)
         return
     if b.column == 1:
-        _Product(f, isa, a, b, acc, m, k, clear).columns(n)
+        _Product(f, isa, a, b, acc, m, k, clear, scratch).columns(n)
         return
     if _by_dots(a, b, m, k):
         _dots(f, isa, a, b, acc, m, n, k, clear)
@@ -167,7 +174,8 @@ def _packed(
     emit_transpose_copy(f, isa, Strided(source, b.row, b.column), Strided(scratch, isa.nr, 1), k, isa.nr, b.dtype, k, n)
     panel = GemmOperand(scratch, isa.nr, 1, b.dtype, padded=True)
     there = replace(acc, pointer=f.at(acc.pointer, j, llvm.TYPES[acc.dtype]))
-    _Product(f, isa, a, panel, there, m, k, clear).columns(n)
+    room = f.at(scratch, -(-int(k) * isa.nr * b.dtype.bytes // 64) * 64, "i8")
+    _Product(f, isa, a, panel, there, m, k, clear, room).columns(n)
 
 
 def _tiled(f: llvm.Function, size: Amount, largest: int, tile: Callable[[Amount, int], None]) -> None:
@@ -225,11 +233,25 @@ class _Product:
     """The loops of one product, between the function and its micro-kernels."""
 
     def __init__(
-        self, f: llvm.Function, isa: Isa, a: GemmOperand, b: GemmOperand, acc: GemmOperand, m: Amount, k: Amount, clear: bool
+        self,
+        f: llvm.Function,
+        isa: Isa,
+        a: GemmOperand,
+        b: GemmOperand,
+        acc: GemmOperand,
+        m: Amount,
+        k: Amount,
+        clear: bool,
+        scratch: str | None = None,
     ) -> None:
+        """`scratch`: room for the rows of a tile, widened, where a is of 16-bit floats."""
         self.f, self.isa, self.a, self.b, self.acc, self.m, self.k, self.clear = f, isa, a, b, acc, m, k, clear
         self.lanes = isa.lanes_of(acc.dtype)
         self.steps = k // 2 if b.pairs and isinstance(k, int) else k
+        half = _is_half(a.dtype) and _is_half(b.dtype) and acc.dtype is dtypes.f32 and a.column == 1 and not b.pairs
+        self.wide: GemmOperand | None = None
+        if half and scratch is not None and isinstance(k, int) and k > 0:
+            self.wide = GemmOperand(scratch, widened_row(isa, k), 1, dtypes.f32)
 
     def columns(self, n: Amount) -> None:
         """Panels of n, two vectors wide, the last one as wide as it needs."""
@@ -254,9 +276,12 @@ class _Product:
         """Call the micro-kernel for the tile at row i, column j."""
         f, a, b, acc = self.f, self.a, self.b, self.acc
         step, ahead = self.fetching()
-        micro = self.micro(rows, vectors, tail, step, ahead == STREAM_AHEAD)
-        name = micro_kernel(f.module, self.isa, micro)
         pa = f.at(a.pointer, f.index("mul", i, a.row), llvm.TYPES[a.dtype])
+        if self.wide is not None and isinstance(self.k, int):
+            emit_widened(f, self.isa, pa, a.row, self.wide.pointer, rows, self.k, a.dtype, dtypes.f32)
+            a, pa = self.wide, self.wide.pointer
+        micro = self.micro(a, rows, vectors, tail, step, ahead == STREAM_AHEAD)
+        name = micro_kernel(f.module, self.isa, micro)
         pb = f.at(b.pointer, f.index("mul", j, 2 if b.pairs else 1), llvm.TYPES[b.dtype])
         pc = f.at(acc.pointer, f.index("add", f.index("mul", i, acc.row), j), llvm.TYPES[acc.dtype])
         share = f.index("mul", i, ahead // self.m) if isinstance(self.m, int) else 0
@@ -280,8 +305,8 @@ class _Product:
         count = -(-self.m // self.isa.mr)
         return (line, STREAM_AHEAD) if count == 1 else (-(-line // count), line * self.steps)
 
-    def micro(self, rows: int, vectors: int, tail: Amount, step: int, near: bool) -> Micro:
-        a, b, acc = self.a, self.b, self.acc
+    def micro(self, a: GemmOperand, rows: int, vectors: int, tail: Amount, step: int, near: bool) -> Micro:
+        b, acc = self.b, self.acc
         sets = 1
         while rows * vectors * sets < IN_FLIGHT:
             sets *= 2
