@@ -14,6 +14,7 @@
 
 /* --- torch functions, set once by configure() --- */
 
+PyObject *tw_failed; /* raised where a compiled run fails an assertion: the call is then made in eager */
 static PyObject *fn_empty, *fn_view, *fn_bump, *fn_threads, *names_dtype, *str_version;
 
 static PyObject *configure(PyObject *self, PyObject *args) {
@@ -271,7 +272,7 @@ static int invoke(int (*f)(const tw_call *), tw_call *call, int64_t cost) {
     } else {
         rc = f(call);
     }
-    if (rc) PyErr_Format(PyExc_RuntimeError, "%s", call->error[0] ? call->error : "a compiled kernel failed");
+    if (rc) PyErr_Format(tw_failed, "%s", call->error[0] ? call->error : "a compiled kernel failed");
     return rc;
 }
 
@@ -506,6 +507,7 @@ typedef struct {
     vectorcallfunc vectorcall;
     PyObject *entries; /* a tuple, replaced as a whole */
     PyObject *miss;    /* called with (args, kwargs) where no entry serves */
+    PyObject *failed;  /* called with (args, kwargs) where a compiled run fails an assertion */
     PyObject *last;    /* the entry that served last, or None */
 } dispatcher;
 
@@ -516,10 +518,10 @@ static PyObject *keywords(PyObject *const *values, PyObject *kwnames) {
     return dict;
 }
 
-static PyObject *missed(dispatcher *d, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
+static PyObject *hand_over(PyObject *to, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
     PyObject *positional = PyTuple_New(nargs), *named = keywords(args + nargs, kwnames), *result = NULL;
     for (Py_ssize_t i = 0; positional && i < nargs; i++) PyTuple_SET_ITEM(positional, i, Py_NewRef(args[i]));
-    if (positional && named) result = PyObject_CallFunctionObjArgs(d->miss, positional, named, NULL);
+    if (positional && named) result = PyObject_CallFunctionObjArgs(to, positional, named, NULL);
     Py_XDECREF(positional);
     Py_XDECREF(named);
     return result;
@@ -535,8 +537,12 @@ static PyObject *dispatcher_vectorcall(dispatcher *d, PyObject *const *args, siz
         if (holds > 0 && d->last != e) Py_XSETREF(d->last, Py_NewRef(e));
     }
     Py_DECREF(entries);
-    if (holds) return holds > 0 ? result : NULL;
-    return missed(d, args, nargs, kwnames);
+    if (holds > 0) return result;
+    if (holds < 0) {
+        if (d->failed == Py_None || !PyErr_ExceptionMatches(tw_failed)) return NULL;
+        PyErr_Clear();
+    }
+    return hand_over(holds ? d->failed : d->miss, args, nargs, kwnames);
 }
 
 static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
@@ -545,6 +551,7 @@ static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kw
     if (!d) return NULL;
     d->vectorcall = (vectorcallfunc)dispatcher_vectorcall;
     d->miss = Py_NewRef(Py_None);
+    d->failed = Py_NewRef(Py_None);
     d->last = Py_NewRef(Py_None);
     if (!(d->entries = PyTuple_New(0))) Py_CLEAR(d);
     return (PyObject *)d;
@@ -553,6 +560,7 @@ static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kw
 static int dispatcher_traverse(dispatcher *d, visitproc visit, void *arg) {
     Py_VISIT(d->entries);
     Py_VISIT(d->miss);
+    Py_VISIT(d->failed);
     Py_VISIT(d->last);
     return 0;
 }
@@ -560,6 +568,7 @@ static int dispatcher_traverse(dispatcher *d, visitproc visit, void *arg) {
 static int dispatcher_clear(dispatcher *d) {
     Py_CLEAR(d->entries);
     Py_CLEAR(d->miss);
+    Py_CLEAR(d->failed);
     Py_CLEAR(d->last);
     return 0;
 }
@@ -591,7 +600,14 @@ static int set_miss(dispatcher *d, PyObject *value, void *c) {
     Py_XSETREF(d->miss, Py_NewRef(value ? value : Py_None));
     return 0;
 }
+static PyObject *get_failed(dispatcher *d, void *c) { (void)c; return Py_NewRef(d->failed); }
+static int set_failed(dispatcher *d, PyObject *value, void *c) {
+    (void)c;
+    Py_XSETREF(d->failed, Py_NewRef(value ? value : Py_None));
+    return 0;
+}
 static PyGetSetDef dispatcher_getset[] = {
+    {"failed", (getter)get_failed, (setter)set_failed, "called with (args, kwargs) where a compiled run fails an assertion", NULL},
     {"miss", (getter)get_miss, (setter)set_miss, "called with (args, kwargs) where no entry serves", NULL},
     {"entries", (getter)get_entries, (setter)set_entries, "the entries tried in turn, a tuple", NULL},
     {"last", (getter)get_last, (setter)set_last, "the entry that served the last call, or None", NULL},
@@ -661,6 +677,9 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "tilewr
 PyMODINIT_FUNC PyInit_native(void) {
     if (PyType_Ready(&tw_entry_type) || PyType_Ready(&tw_dispatcher_type) || tw_parallel_setup()) return NULL;
     PyObject *m = PyModule_Create(&definition);
+    if (!m) return NULL;
+    tw_failed = PyErr_NewException("tilewright.native.Failed", PyExc_RuntimeError, NULL);
+    if (!tw_failed || PyModule_AddObjectRef(m, "Failed", tw_failed)) Py_CLEAR(m);
     if (!m) return NULL;
     if (PyModule_AddObjectRef(m, "Entry", (PyObject *)&tw_entry_type) || PyModule_AddObjectRef(m, "Dispatcher", (PyObject *)&tw_dispatcher_type)) Py_CLEAR(m);
     return m;

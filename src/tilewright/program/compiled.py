@@ -103,6 +103,7 @@ class CompiledFunction(native.Dispatcher):
         self._counts = _Counts()
         self._refused: dict[Any, str] = {}
         self.miss = self._miss
+        self.failed = self._eager
         if not isinstance(fn, nn.Module):
             functools.update_wrapper(self, fn)
 
@@ -138,8 +139,7 @@ class CompiledFunction(native.Dispatcher):
         with self._lock:
             for entry in self.entries:  # another thread may have compiled it meanwhile
                 if entry.check(*args, **kwargs) is None:
-                    self.last = entry
-                    return entry.run(*args, **kwargs)
+                    return self._run(entry, args, kwargs)
             try:
                 entry = self.new_entry(args, kwargs)
             except errors.TilewrightError as e:
@@ -153,8 +153,14 @@ class CompiledFunction(native.Dispatcher):
                 log.warn_once(
                     (id(self), "limit"), f"{_name(self.fn)} was compiled {len(self.entries)} times; further variants run in eager"
                 )
+        return self._run(entry, args, kwargs)
+
+    def _run(self, entry: native.Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.last = entry
-        return entry.run(*args, **kwargs)
+        try:
+            return entry.run(*args, **kwargs)
+        except native.Failed:  # an assertion, such as an index out of range: eager raises its own error
+            return self._eager(args, kwargs)
 
     def _eager(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._counts.eager_calls += 1

@@ -144,7 +144,8 @@ class For(Stmt):
 
 @dataclass(frozen=True)
 class Parallel(Stmt):
-    """A nest of independent iterations: one element each. Its body holds Store, Atomic, Let, If, Reduce and nested Parallel.
+    """A nest of independent iterations: one element each. Its body holds Store, Atomic, Let, If, Reduce, Assert and nested
+    Parallel.
 
     The last variable is the one the producer expects to be contiguous in memory. A target may reorder, vectorise and
     split it.
@@ -278,6 +279,8 @@ class Alloc(Stmt):
 
 @dataclass(frozen=True)
 class Assert(Stmt):
+    """Where `cond` is false the launch fails, with the message, before anything after it runs."""
+
     cond: Expr
     message: str
 

@@ -182,7 +182,7 @@ class _Run:
             case ir.Continue():
                 raise _Continue
             case ir.Assert(cond, message):
-                if not bool(self._eval(cond, frame)):
+                if not bool(np.all(self._eval(cond, frame))):
                     self.fault(f"assertion failed: {message}")
             case ir.Print(message, args):
                 print(message, *(self._eval(a, frame) for a in args))

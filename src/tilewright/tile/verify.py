@@ -134,7 +134,7 @@ class _Verifier:
                 self.statement(inner, context)
             return
         self.where = s
-        if context.parallel and not isinstance(s, ir.Store | ir.Atomic | ir.Let | ir.If | ir.Reduce | ir.Parallel):
+        if context.parallel and not isinstance(s, ir.Store | ir.Atomic | ir.Let | ir.If | ir.Reduce | ir.Parallel | ir.Assert):
             raise self.fail(f"{type(s).__name__} may not stand inside a Parallel")
         match s:
             case ir.For() | ir.Parallel() | ir.While() | ir.If() | ir.Let() | ir.Alloc():

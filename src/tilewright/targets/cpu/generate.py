@@ -32,10 +32,11 @@ def generate(plan: Plan, isa: Isa) -> Generated:
     for number, kernel in enumerate(plan.program.kernels()):
         infos[kernel] = emit_kernel(kernel, f"k{number}_{re.sub(r'[^A-Za-z0-9_]', '_', kernel.name)}", module, isa)
     for segment in plan.segments():
-        main.emit_run(module, segment.symbol, [_placed(plan, x, infos[x.kernel].symbol) for x in segment.launches])
+        main.emit_run(module, segment.symbol, [_placed(plan, x, infos[x.kernel]) for x in segment.launches])
     return Generated(module.text(isa.attributes), max((i.scratch_bytes for i in infos.values()), default=0))
 
 
-def _placed(plan: Plan, launch: Launch, symbol: str) -> main.PlacedLaunch:
+def _placed(plan: Plan, launch: Launch, info: KernelInfo) -> main.PlacedLaunch:
     scalars = dims.as_ints(launch.scalars)
-    return main.PlacedLaunch(symbol, tuple(map(plan.pointer, launch.args)), scalars, blocks(launch), round(launch.kernel.cost))
+    pointers = tuple(map(plan.pointer, launch.args))
+    return main.PlacedLaunch(info.symbol, pointers, scalars, blocks(launch), round(launch.kernel.cost), info.checks)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...tile.ir import Kernel
+from ...tile.ir import Assert, Kernel
+from ...tile.ir import statements as statements_of
 from . import expr, llvm, prepare, statements
 from .context import Context
 from .isa import Isa
@@ -16,16 +17,19 @@ from .isa import Isa
 
 @dataclass(frozen=True)
 class KernelInfo:
-    """`scratch_bytes`: what each thread that runs the kernel must provide, 64-byte aligned."""
+    """`scratch_bytes`: what each thread that runs the kernel must provide, 64-byte aligned. `checks`: the kernel holds
+    assertions, and takes the address of an error message after its other arguments."""
 
     symbol: str
     scratch_bytes: int
+    checks: bool = False
 
 
 def emit_kernel(kernel: Kernel, symbol: str, module: llvm.Module, isa: Isa) -> KernelInfo:
     """Write `kernel` into `module` as `symbol`.
 
-    `args` points to one pointer a parameter (the first element of its view), then one i64 a scalar. Blocks `lo` to
+    `args` points to one pointer a parameter (the first element of its view), then one i64 a scalar, then, where the kernel
+    holds assertions, a pointer to room for an error message (256 bytes; the first is zero while nothing failed). Blocks `lo` to
     `hi - 1` of the flattened grid (last axis fastest) are run. Raises `errors.CompileError` where the target lacks
     something that the kernel uses.
     """
@@ -35,6 +39,9 @@ def emit_kernel(kernel: Kernel, symbol: str, module: llvm.Module, isa: Isa) -> K
         ctx.pointers[buffer] = f.let(f"load ptr, ptr {f.at('%args', k, 'ptr')}, align 8", "a")
     for k, v in enumerate(kernel.scalars):
         ctx.bind(v, f.let(f"load i64, ptr {f.at('%args', len(kernel.params) + k, 'i64')}, align 8", "n"), (0, float("inf")))
+    checks = any(isinstance(s, Assert) for s in statements_of(kernel.body))
+    if checks:
+        ctx.error = f.let(f"load ptr, ptr {f.at('%args', len(kernel.params) + len(kernel.scalars), 'ptr')}, align 8", "e")
     body = prepare.without_lets(kernel.body)
     some = f.let("icmp slt i64 %lo, %hi")
     f.do(f"br i1 {some}, label %start, label %done")
@@ -49,7 +56,7 @@ def emit_kernel(kernel: Kernel, symbol: str, module: llvm.Module, isa: Isa) -> K
     f.label("done")
     ctx.finish()
     f.close()
-    return KernelInfo(symbol, ctx.scratch_bytes)
+    return KernelInfo(symbol, ctx.scratch_bytes, checks)
 
 
 def _bind_grid(ctx: Context, kernel: Kernel, position: str) -> None:

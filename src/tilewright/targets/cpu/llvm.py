@@ -6,6 +6,7 @@ No LLVM pass runs afterwards, only code generation, so what is written here is w
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Callable, Sequence
 
@@ -56,6 +57,14 @@ class Module:
     def declare(self, text: str) -> None:
         """Note an external function, as `declare ...` text; repeating one is harmless."""
         self.declarations[text] = None
+
+    def text_constant(self, text: str) -> tuple[str, int]:
+        """A zero-terminated string of at most 255 bytes: its global's name and its size."""
+        data = text.encode()[:255].decode(errors="ignore").encode() + b"\0"
+        name = f"@text_{hashlib.sha256(data).hexdigest()[:12]}"
+        body = "".join(f"\\{b:02X}" for b in data)
+        self.globals[name] = f'{name} = internal constant [{len(data)} x i8] c"{body}"'
+        return name, len(data)
 
     def text(self, attributes: str) -> str:
         """The module; `attributes` are what every function carries (attribute group #0)."""

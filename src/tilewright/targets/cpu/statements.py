@@ -98,8 +98,8 @@ def _control(ctx: Context, s: Stmt) -> None:
         case Break() | Continue():
             ctx.f.do(f"br label %{ctx.exits[-1][isinstance(s, Break)]}")
             ctx.f.label(ctx.f.name_for("dead")[1:])
-        case Assert(cond, _):
-            _assert(ctx, cond)
+        case Assert(cond, message):
+            _assert(ctx, cond, message)
         case Sync() | Print():
             pass
         case _:
@@ -297,7 +297,7 @@ def _branch(ctx: Context, test: str, then: Stmt, orelse: Stmt | None, mask: str 
     ctx.f.when(test, lambda: side(then, mask), None if orelse is None else lambda: side(orelse, other))
 
 
-def _assert(ctx: Context, cond: Expr) -> None:
+def _assert(ctx: Context, cond: Expr, message: str) -> None:
     """A failed assertion ends the kernel's run of this thread: what would follow could touch memory it must not."""
     f = ctx.f
     for _ in ctx.each_copy():
@@ -308,6 +308,10 @@ def _assert(ctx: Context, cond: Expr) -> None:
             failed = o.op("xor", ok, o.const(1))
             failed = failed if ctx.mask is None else o.both(failed, ctx.mask)
             ok = f.let(f"xor i1 {o.any(failed)}, true")
-        on = f.name_for("on")[1:]
-        f.do(f"br i1 {ok}, label %{on}, label %done")
+        on, failed = f.name_for("on")[1:], f.name_for("failed")[1:]
+        f.do(f"br i1 {ok}, label %{on}, label %{failed}")
+        f.label(failed)
+        text, size = f.module.text_constant(message)
+        f.call("void", "llvm.memcpy.p0.p0.i64", ["ptr", "ptr", "i64", "i1"], [ctx.error, text, str(size), "false"])
+        f.do("br label %done")
         f.label(on)
