@@ -97,6 +97,7 @@ class Context:
         self.facts = Facts()
         self.bindings: dict[Var, Bound | Spread | Held] = {}
         self.pointers: dict[Buffer, str] = {}
+        self.error = ""  # where a failed assertion leaves its message
         self.lanes = 1
         self.copies = range(1)
         self.copy = 0
