@@ -126,8 +126,8 @@ def power(x: Operand, y: Operand) -> Node:
         special = _special_power(as_type(x, dtype), y)
         if special is not None:
             return special
-    if dtype is dtypes.b1:
-        raise ValueError("no power of bool")
+    if dtype is dtypes.b1 or (dtype.is_integer and not isinstance(y, Node) and y < 0):
+        raise ValueError("no such power of integers")
     return _in_type(pw.POW, dtype, x, y)
 
 

@@ -203,6 +203,8 @@ def layer_norm(x: Node, ndims: int, weight: Node | None, bias: Node | None, eps:
 
 def _native_layer_norm(x: Node, shape: Any, weight: Node | None, bias: Node | None, eps: float) -> tuple[Node, Node, Node]:
     dims = tuple(range(len(x.shape) - len(shape), len(x.shape)))
+    if not dims or x.shape[dims[0] :] != tuple(shape):
+        raise ValueError("the normalised shape is not the operand's")
     out = layer_norm(x, len(shape), weight, bias, eps)
     wide = as_type(x, x.dtype.compute)
     mean = composite.MEAN(wide, dims=dims, keepdim=True)

@@ -142,7 +142,7 @@ def _spread(node: Node, shape: st.Sizes) -> Node:
 
 
 def _fill_(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Fake:
-    target = _checked_target(recorder, func, args, kwargs)
+    target = _fake(recorder, args[0])
     value = args[1] if len(args) > 1 else 0
     dtype = fk.value(target).dtype
     sources: list[Fake] = []
@@ -171,6 +171,7 @@ def _views_in_place(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: 
     if recorder.is_input(target):
         refuse(str(func), "it changes the shape of an input", "use the form that gives a new tensor")
     name, overload = str(func).split(".")[1:]
+    overload = "int" if name == "transpose_" else overload
     viewed: Fake = dispatch(recorder, getattr(getattr(torch.ops.aten, name.removesuffix("_")), overload), args, kwargs)
     private.below_python(func, target, *args[1:], **kwargs)
     for field in ("chain", "node", "version", "sizes", "strides", "offset", "twin"):

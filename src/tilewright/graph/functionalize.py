@@ -18,6 +18,7 @@ from . import strides as st
 from .ir import Alias, Effect, Node, Op, Output, make
 from .ops import view
 from .ops.index import AS_STRIDED_SCATTER, SLICE_SCATTER
+from .ops.pointwise import FULL, FullAttrs
 from .strides import Sizes
 
 
@@ -38,6 +39,8 @@ class Step:
 
     def invert(self, x: Node, new: Node) -> Node:
         """`x` with `new` in the places that the view shows."""
+        if isinstance(new.attrs, FullAttrs) and self.op in (view.RESHAPE, view.PERMUTE, view.EXPAND):
+            return FULL(value=new.attrs.value, dtype=new.attrs.dtype, shape=self.before)  # one value in every place
         match self.attrs:
             case view.ReshapeAttrs():
                 return view.RESHAPE(new, shape=self.before)

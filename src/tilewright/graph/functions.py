@@ -37,13 +37,15 @@ def call(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     handler = handlers.get(func)
     if handler is None and getattr(func, "__name__", "") in ("__set__", "__delete__"):
         handler = _sets_attribute
-    if handler is not None:
+    if handler is not None and "out" not in kwargs:
         result = handler(recorder, func, *args, **kwargs)
         if result is not NotImplemented:
             return result
-    if kwargs:
-        return func(*[_swap(recorder, a) for a in args], **{k: _swap(recorder, v) for k, v in kwargs.items()})
-    return func(*[_swap(recorder, a) for a in args])
+    swapped = [_swap(recorder, a) for a in args]
+    result = func(*swapped, **{k: _swap(recorder, v) for k, v in kwargs.items()}) if kwargs else func(*swapped)
+    if args and result is swapped[0] and type(result) is Fake:
+        return args[0]  # written in place: the very object, which may be a real tensor
+    return result
 
 
 def _swap(recorder: Recorder, value: Any) -> Any:

@@ -73,10 +73,12 @@ def suggests_channels_last(shape: Sizes, strides: Sizes) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def is_dense(shape: Sizes, strides: Sizes) -> bool:
-    """Whether the elements fill an interval of memory, each place once."""
+    """Whether the elements fill an interval of memory, each place once; dims of size 0 and 1 have any stride."""
+    if is_contiguous(shape, strides):
+        return True
     expected = 1
-    for s, n in sorted((s, n) for n, s in zip(shape, strides) if n != 1):
-        if s != expected and 0 not in shape:
+    for s, n in sorted((s, n) for n, s in zip(shape, strides) if n > 1):
+        if s != expected:
             return False
         expected *= n
     return True
@@ -125,8 +127,6 @@ def _elementwise(shape: Sizes, operands: tuple[Operand, ...]) -> Sizes:
 
 def like(shape: Sizes, strides: Sizes) -> Sizes:
     """Strides of a copy that preserves the format (`clone`, `empty_like`)."""
-    if is_contiguous(shape, strides):
-        return contiguous(shape)
     if is_dense(shape, strides):
         return strides
     return _elementwise(shape, ((shape, strides),))
