@@ -19,8 +19,9 @@ from ..graph.ops.contract import ATTENTION
 from ..graph.ops.index import IOTA
 from ..graph.ops.opaque import GETITEM
 from ..graph.ops.pointwise import FULL
+from ..graph.ops.reduce import ArgAttrs, ReduceAttrs
 from ..graph.ops.view import RESHAPE
-from .lower.space import ZERO, Index, Space
+from .lower.space import ZERO, Index, Space, shape_of, static
 from .lower.views import backward, broadcast, forward, is_view, pull_back, source
 from .schedule import Machine
 
@@ -152,8 +153,7 @@ class Fuser:
         return group
 
     def _start(self, kind: str, n: Node, core: Node | None = None) -> Group:
-        shape = () if kind == "call" else n.shape
-        group = self._new(kind, shape, n in self.folded, core)  # type: ignore[arg-type]
+        group = self._new(kind, () if kind == "call" else shape_of(n), n in self.folded, core)
         group.add(n, group.domain)
         self.group_of[n] = group
         return group
@@ -195,7 +195,7 @@ class Fuser:
     def _consistent(self, group: Group, n: Node, index: Index) -> bool:
         for a in n.args:
             if source(a) in group.index:
-                s, at = chase(group.space, a, broadcast(index, a.shape))  # type: ignore[arg-type]
+                s, at = chase(group.space, a, broadcast(index, shape_of(a)))
                 if at != group.index[s]:
                     return False
         return True
@@ -204,11 +204,11 @@ class Fuser:
 
     def _reduce(self, n: Node) -> None:
         x = n.args[0]
-        dims = n.attrs.dims or tuple(range(len(x.shape)))  # type: ignore[attr-defined]
+        assert isinstance(n.attrs, ReduceAttrs | ArgAttrs)
+        dims = n.attrs.dims or tuple(range(len(x.shape)))
         group = self._rows_group(n, x, dims)
         kept = [d for i, d in enumerate(self._in_group(group, x)) if i not in dims]
-        keepdim = n.attrs.keepdim  # type: ignore[attr-defined]
-        if keepdim:
+        if n.attrs.keepdim:
             it = iter(kept)
             index = tuple(ZERO if i in dims else next(it) for i in range(len(x.shape)))
         else:
@@ -234,7 +234,7 @@ class Fuser:
         known = self.anchored.get((x, dims))
         if known is not None and known.folded == (n in self.folded) and len(known.members) < MOST_MEMBERS:
             return known
-        group = self._new("rows", x.shape, n in self.folded)  # type: ignore[arg-type]
+        group = self._new("rows", shape_of(x), n in self.folded)
         group.anchor, group.reduced = x, dims
         self.anchored[x, dims] = group
         return group
@@ -265,7 +265,7 @@ class Fuser:
             _, at = chase(space, x, domain)
             env = {d.terms[0][0]: v for d, v in zip(group.domain, at, strict=True) if d.terms}
             index = {m: tuple(space.substitute(i, group.space, env) for i in group.index[m]) for m in group.members}
-            group.space, group.domain, group.index, group.shape = space, domain, index, x.shape  # type: ignore[assignment]
+            group.space, group.domain, group.index, group.shape = space, domain, index, shape_of(x)
         group.kind, group.anchor, group.reduced = "rows", x, dims
         return True
 
@@ -278,12 +278,13 @@ class Fuser:
             if o.alias is not None:
                 continue
             s = source(o.node)
-            strides = self._direct(o.node, o.strides) if s not in taken else None  # type: ignore[arg-type]
+            wanted = static(*o.strides)
+            strides = self._direct(o.node, wanted) if s not in taken else None
             if strides is not None:
                 taken.add(s)
                 self.group_of[s].bound[s] = (i, strides)
             else:
-                self._copy(o.node).bound[o.node] = (i, o.strides)  # type: ignore[assignment]
+                self._copy(o.node).bound[o.node] = (i, wanted)
 
     def _direct(self, n: Node, strides: tuple[int, ...]) -> tuple[int, ...] | None:
         """Strides for the node under `n` that put `n` in memory with `strides`; None where it must be copied."""
@@ -302,7 +303,7 @@ class Fuser:
 
     def _copy(self, n: Node) -> Group:
         """A group of its own that puts `n` in memory, reading what it is a view of."""
-        group = self._new("copy", n.shape, False)  # type: ignore[arg-type]
+        group = self._new("copy", shape_of(n), False)
         group.add(n, group.domain)
         return group
 

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from ..base.config import Options
-from ..graph.ir import Graph, Node, TensorType
-from ..graph.ops.opaque import GETITEM
+from ..graph.ir import Graph, InputAttrs, Node, Shape, TensorType
+from ..graph.ops.contract import AttentionAttrs
+from ..graph.ops.opaque import GetitemAttrs
 from ..graph.passes.folded import folded_nodes
 from .fuse import Group, Partition, new_group, partition
 from .ir import Kernel
@@ -28,7 +29,7 @@ from .lower.pointwise import lower_pointwise
 from .lower.prepare import prepare
 from .lower.reduce import lower_rows
 from .lower.scan import lower_scan
-from .lower.space import row_major
+from .lower.space import row_major, shape_of, static
 from .lower.strides import choose, padded
 from .lower.views import compose, is_view, whole
 from .program import Arg, Call, Launch, Program, Step, Storage, Value, View
@@ -38,8 +39,8 @@ Watch: TypeAlias = Callable[[Partition, Group, Sequence[Step]], None]
 """Told of each group that is run, and the steps that it became."""
 
 
-def lower(graph: Graph, machine: Machine, options: Options = Options(), watch: Watch | None = None) -> Program:
-    """Lower `graph` for `machine`."""
+def lower(graph: Graph, machine: Machine, options: Options | None = None, watch: Watch | None = None) -> Program:
+    """Lower `graph` for `machine`. Raises ValueError for symbolic sizes."""
     graph = prepare(graph, machine)
     folded = folded_nodes(graph)
     parts = partition(graph, folded, machine)
@@ -67,8 +68,8 @@ class _Lowering:
 
     def run(self) -> Program:
         for i, n in enumerate(self.graph.inputs):
-            strides = self.graph.strides[i]
-            self.values[n] = self._value(n.tensor, strides, Storage.INPUT, i, n.attrs.name)  # type: ignore[arg-type,attr-defined]
+            name = n.attrs.name if isinstance(n.attrs, InputAttrs) else ""
+            self.values[n] = self._value(n.tensor, self.graph.strides[i], Storage.INPUT, i, name)
         needed = self._needed()
         for group in self.groups:
             if group in needed:
@@ -98,7 +99,7 @@ class _Lowering:
     # --- memory ---
 
     def _value(
-        self, t: TensorType, strides: tuple[int, ...], storage: Storage, index: int = -1, name: str = ""
+        self, t: TensorType, strides: Shape, storage: Storage, index: int = -1, name: str = ""
     ) -> Value:
         v = Value(len(self.all), t.dtype, t.shape, strides, storage, index, name)
         self.all.append(v)
@@ -111,7 +112,7 @@ class _Lowering:
         if n in group.bound:
             index, strides = group.bound[n]
             result = self.graph.outputs[index]
-            made = self._value(result.node.tensor, result.strides, Storage.OUTPUT, index, n.op.name)  # type: ignore[arg-type]
+            made = self._value(result.node.tensor, result.strides, Storage.OUTPUT, index, n.op.name)
             return dataclasses.replace(made, shape=n.shape, strides=strides)
         storage = Storage.FOLDED if group.folded else Storage.TEMP
         strides = choose(n, [(r.consumer, r.arg) for r in self.inliner.reads.get(n, ())])
@@ -127,14 +128,14 @@ class _Lowering:
             return found
         group = self._copy_group(n)
         group.folded = folded
-        strides = padded(n) if as_rows else row_major(n.shape)  # type: ignore[arg-type]
+        strides = padded(n) if as_rows else row_major(shape_of(n))
         value = self._value(n.tensor, strides, Storage.FOLDED if folded else Storage.TEMP, name="copy")
         self._launch(group, {n: value}, lambda c: lower_pointwise(group, c))
         self.values[n] = value
         return whole(value), n
 
     def _copy_group(self, n: Node) -> Group:
-        group = new_group("copy", n.shape, False, -1)  # type: ignore[arg-type]
+        group = new_group("copy", shape_of(n), False, -1)
         group.add(n, group.domain)
         return group
 
@@ -161,9 +162,9 @@ class _Lowering:
                     self._launch(group, targets, lambda c: lower_rows(group, c))
                 case "contract":
                     assert group.core is not None
-                    a, b = group.core.args
+                    a = group.core.args[0]
                     sides = operands(group.core, lambda n: self.view_of(n, as_rows=n is a))
-                    self._launch(group, targets, lambda c: lower_contract(group, c, sides), (sides.a, sides.b))
+                    self._launch(group, targets, lambda c: lower_contract(group, c, sides), sides.structure)
                 case "attention":
                     self._attention(group, targets)
                 case "scan":
@@ -190,15 +191,17 @@ class _Lowering:
             blank = [View(dataclasses.replace(v.value, id=-1 - i), v.shape, v.strides, 0) for i, v in enumerate(views)]
             mask = blank[3] if len(blank) == 5 else None
             a = node.attrs
+            assert isinstance(a, AttentionAttrs)
             launch = lower_attention(
                 *blank[:3], mask, blank[-1],
-                scale=a.scale, causal=a.causal, safe=a.safe, machine=self.machine,  # type: ignore[attr-defined]
+                scale=a.scale, causal=a.causal, safe=a.safe, machine=self.machine,
             )  # fmt: skip
-            where = tuple((-1 - x.value.id, int(x.offset)) for x in launch.args)
+            where = tuple([(-1 - x.value.id, static(x.offset)[0]) for x in launch.args])
             cached = self.cache[key] = ((self.kernels.setdefault(launch.kernel, launch.kernel), where),)
         into = self.folded if group.folded else self.steps
         for kernel, where in cached:
-            into.append(Launch(kernel, tuple([Arg(self.all[views[i].value.id], views[i].offset + offset) for i, offset in where])))
+            args = [Arg(self.all[views[i].value.id], views[i].offset + offset) for i, offset in where]
+            into.append(Launch(kernel, tuple(args)))
 
     def _call(self, group: Group) -> None:
         node = group.core
@@ -206,12 +209,12 @@ class _Lowering:
         seen = [self.view_of(a)[0] for a in node.args]
         args = tuple([dataclasses.replace(v, value=self.all[v.value.id]) for v in seen])
         types = (node.type,) if isinstance(node.type, TensorType) else node.type.items
-        results = tuple(self._value(t, row_major(t.shape), Storage.TEMP, name=node.op.name) for t in types)  # type: ignore[arg-type]
+        results = tuple(self._value(t, row_major(static(*t.shape)), Storage.TEMP, name=node.op.name) for t in types)
         if isinstance(node.type, TensorType):
             self.values[node] = results[0]
         for m in group.members:
-            if m.op is GETITEM:
-                self.values[m] = results[m.attrs.index]  # type: ignore[attr-defined]
+            if isinstance(m.attrs, GetitemAttrs):
+                self.values[m] = results[m.attrs.index]
         self.steps.append(Call(node, args, results, False))
 
     # --- kernels ---
@@ -221,7 +224,7 @@ class _Lowering:
     ) -> None:
         """Lower the group, or take what a group of equal structure was lowered to, and append its launches."""
         nodes, rows = self._structure(group, targets)
-        key = (group.kind, group.shape, group.reduced, rows, _strides_of(extra))
+        key = (group.kind, group.shape, group.reduced, rows, extra)
         cached = self.cache.get(key)
         if cached is None:
             lowered = template(Context(self.machine, self.values, targets))
@@ -262,12 +265,6 @@ class _Lowering:
         members = tuple([(visit(m), targets[m].strides if m in targets else None) for m in group.members])
         sources = tuple([visit(s) for s in group.sources.values()])
         return list(place), (tuple(rows), members, sources)
-
-
-def _strides_of(extra: object) -> object:
-    if isinstance(extra, tuple):
-        return tuple((v.shape, v.strides, v.offset) for v in extra)
-    return ()
 
 
 def _is_pure(group: Group) -> bool:

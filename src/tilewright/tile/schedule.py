@@ -33,8 +33,8 @@ class Machine:
 # Cost of an operation on one vector of fp32, in cycles of throughput; those absent cost one.
 _CYCLES = {
     "div": 10, "sqrt": 12, "rsqrt": 20, "recip": 10, "floordiv": 40, "mod": 40, "quot": 30, "rem": 40, "pow": 120, "atan2": 80,
-    "exp": 12, "exp2": 10, "expm1": 20, "log": 16, "log2": 16, "log10": 16, "log1p": 20, "sin": 25, "cos": 25, "tan": 40, "tanh": 24,
-    "asin": 40, "acos": 40, "atan": 40, "sinh": 30, "cosh": 30, "erf": 28, "erfc": 40,
+    "exp": 12, "exp2": 10, "expm1": 20, "log": 16, "log2": 16, "log10": 16, "log1p": 20, "sin": 25, "cos": 25, "tan": 40,
+    "tanh": 24, "asin": 40, "acos": 40, "atan": 40, "sinh": 30, "cosh": 30, "erf": 28, "erfc": 40,
 }  # fmt: skip
 
 ROW_LIMIT = 170  # rows of A in a block: with 1024 of K they stay in a second-level cache beside a panel of B

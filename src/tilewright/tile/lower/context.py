@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 
 from ...graph.ir import Family, Node
 from ..fuse import Group
-from ..ir import Buffer, Kernel, Stmt
-from ..ir import Var as TileVar
-from ..ir import Expr
+from ..ir import Buffer, Expr, Kernel, Stmt, Var
 from ..program import Value
 from ..schedule import Machine
 from .emit import Binding, Params
@@ -41,7 +39,7 @@ class Draft:
     name: str
     params: Params = field(default_factory=Params)
 
-    def finish(self, grid: Sequence[tuple[TileVar, Expr]], body: Stmt, cost: float) -> Lowered:
+    def finish(self, grid: Sequence[tuple[Var, Expr]], body: Stmt, cost: float) -> Lowered:
         params: tuple[Buffer, ...] = tuple(self.params.buffers)
         kernel = Kernel(self.name, params, tuple(grid), body, tuple(self.params.outputs), cost=round(cost))
         return Lowered(kernel, tuple(self.params.bindings))

@@ -22,27 +22,48 @@ from .context import Context, Draft, Lowered, kernel_name
 from .domain import Domain, axis, extent, merged, refined
 from .emit import Axis, Emitter, Params, Trace
 from .packing import PACKED_MATMUL
-from .space import Affine
+from .space import Affine, shape_of, static
 
 Run = list[tuple[Var, int]]
 
 
 @dataclass(frozen=True)
-class Operands:
-    """Both sides with the nodes they are views of: `a` [batch..., M, K]; `b` [batch..., K, N], or panels if `packed`."""
+class Side:
+    """An operand: a strided view of the memory of `node`."""
 
-    a: View
-    a_node: Node
-    b: View
-    b_node: Node
+    node: Node
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    def turned(self) -> Side:
+        """The last two dimensions swapped."""
+        shape = (*self.shape[:-2], self.shape[-1], self.shape[-2])
+        return Side(self.node, shape, (*self.strides[:-2], self.strides[-1], self.strides[-2]), self.offset)
+
+
+@dataclass(frozen=True)
+class Operands:
+    """`a` [batch..., M, K]; `b` [batch..., K, N], or [batch..., panels, K, nr] if `packed`."""
+
+    a: Side
+    b: Side
     packed: bool
+
+    @property
+    def structure(self) -> object:
+        """All that a kernel over them depends on."""
+        return tuple([(s.shape, s.strides, s.offset) for s in (self.a, self.b)])
 
 
 def operands(core: Node, view_of: Callable[[Node], tuple[View, Node]]) -> Operands:
     """The operands of a matmul; `view_of` gives the strided view of a node and the node whose memory that is."""
-    a, a_node = view_of(core.args[0])
-    b, b_node = view_of(core.args[1])
-    return Operands(a, a_node, b, b_node, core.op is PACKED_MATMUL)
+    a, b = (_side(*view_of(n)) for n in core.args)
+    return Operands(a, b, core.op is PACKED_MATMUL)
+
+
+def _side(view: View, node: Node) -> Side:
+    return Side(node, static(*view.shape), static(*view.strides), view.offset if isinstance(view.offset, int) else 0)
 
 
 def lower_contract(group: Group, context: Context, sides: Operands) -> list[Lowered]:
@@ -56,7 +77,7 @@ class _Contract:
         self.machine = context.machine
         self.members = [m for m in group.members if m in context.targets]
         self.here = {*group.members, *group.inlined}
-        self.n, self.k = int(self.core.shape[-1]), int(sides.a.shape[-1])
+        self.n, self.k = shape_of(self.core)[-1], sides.a.shape[-1]
         self.nr = self.machine.nr
         self.compute = self.core.dtype.compute
         self.ahead = sides.packed or self._in_place()
@@ -64,8 +85,8 @@ class _Contract:
     def _in_place(self) -> bool:
         """Whether rows of b can be read where they are: contiguous, and not so far apart that few sets of a cache hold them."""
         k_step, n_step = self.sides.b.strides[-2:]
-        rows = int(self.core.shape[-2])
-        apart = int(k_step) * self.core.dtype.bytes % 1024 == 0 and self.k > 64
+        rows = shape_of(self.core)[-2]
+        apart = k_step * self.core.dtype.bytes % 1024 == 0 and self.k > 64
         return (n_step == 1 or self.n == 1) and not (apart and rows > 4 * self.machine.mr)
 
     # --- loops ---
@@ -86,7 +107,7 @@ class _Contract:
         self._evaluate(domain, domain.own_axes(), Params(), Trace(), None)
 
     def _b_batch(self) -> tuple[int, ...]:
-        return self.sides.b.strides[: -3 if self.sides.packed else -2]  # type: ignore[return-value]
+        return self.sides.b.strides[: -3 if self.sides.packed else -2]
 
     def _form(self, domain: Domain, strides: tuple[int, ...], with_rows: bool) -> Affine:
         """An operand's address, as far as it depends on batches (and rows), broadcast as matmul does."""
@@ -121,7 +142,7 @@ class _Writer:
         self.batches = [v for v, _ in self.grid]
         self.batch_axes = [axis(run, v) for run, v in zip(batches, self.batches, strict=True)]
         self.rows = rows
-        self.a = self._operand(owner.sides.a, owner.sides.a_node, batches, a_form, 1, rows)
+        self.a = self._operand(owner.sides.a, batches, a_form, 1, rows)
         self.b = self._right(batches, b_form)
         self.cost = 0.0
         self.elements = batch * self.m * owner.n
@@ -132,31 +153,29 @@ class _Writer:
             plan = GemmPlan(plan.rows, plan.depths, plan.panels - 1)
         return plan
 
-    def _operand(self, view: View, node: Node, batches: list[Run], form: Affine, tail: int, rows: Run) -> Buffer:
-        """The parameter [batch runs..., rows if any..., the last `tail` dimensions of the view]."""
+    def _operand(self, side: Side, batches: list[Run], form: Affine, tail: int, rows: Run) -> Buffer:
+        """The parameter [batch runs..., rows if any..., the last `tail` dimensions of the operand]."""
         shape = [extent(run) for run in batches]
         strides = [form.coefficient(run[-1][0]) for run in batches]
         if tail == 1:
             shape.append(self.m)
-            strides.append(form.coefficient(rows[-1][0]) if rows else int(view.shape[-1]) or 1)
-        shape += [int(s) for s in view.shape[-tail:]]
-        strides += [int(s) for s in view.strides[-tail:]]
-        return self.draft.params.get(node, tuple(shape), tuple(strides), int(view.offset) + form.const)
+            strides.append(form.coefficient(rows[-1][0]) if rows else max(side.shape[-1], 1))
+        shape += side.shape[-tail:]
+        strides += side.strides[-tail:]
+        return self.draft.params.get(side.node, tuple(shape), tuple(strides), side.offset + form.const)
 
     def _right(self, batches: list[Run], form: Affine) -> Buffer:
         """b as the kernel reads it: panels, [batch..., K, N], or [batch..., N, K] where its blocks are transposed."""
         sides = self.owner.sides
-        b = sides.b
-        self.turned = not self.owner.ahead and int(b.strides[-1]) != 1
-        if self.turned:
-            b = View(b.value, (*b.shape[:-2], b.shape[-1], b.shape[-2]), (*b.strides[:-2], b.strides[-1], b.strides[-2]), b.offset)
-        return self._operand(b, sides.b_node, batches, form, 3 if sides.packed else 2, [])
+        self.turned = not self.owner.ahead and sides.b.strides[-1] != 1
+        b = sides.b.turned() if self.turned else sides.b
+        return self._operand(b, batches, form, 3 if sides.packed else 2, [])
 
     # --- statements ---
 
     def kernel(self) -> Lowered:
         owner, plan = self.owner, self.plan
-        size, full, rest = plan.rows
+        _, full, rest = plan.rows
         panel = scalar.var("p")
         blocks = full + (rest > 0)
         inside = not owner.ahead
@@ -232,7 +251,7 @@ class _Writer:
         for depth in self.plan.depths:
             for q in range(count):
                 width = cols if q == count - 1 else owner.nr
-                steps.append(self._gemm(acc, first_row, rows, group, q, start, depth, width, packed))
+                steps.append(self._gemm(acc, first_row, rows, group, q, (start, depth), width, packed))
             start += depth
         for q in range(count):
             width = cols if q == count - 1 else owner.nr
@@ -240,22 +259,24 @@ class _Writer:
         return Alloc(acc, block(*steps))
 
     def _gemm(
-        self, acc: Buffer, first_row: Expr, rows: int, group: Expr, q: int, start: int, depth: int, width: int, packed: Buffer | None
+        self, acc: Buffer, first_row: Expr, rows: int, group: Expr, q: int, k: tuple[int, int], width: int, packed: Buffer | None
     ) -> Stmt:
-        owner = self.owner
+        """One product: `k` is (start, length) of the step, `width` the columns wanted."""
+        owner, points = self.owner, self._points()
+        start, depth = const(k[0]), const(k[1])
         panel = group * const(self.plan.panels) + const(q)
         if packed is not None:
-            b = Region(packed, (const(q), const(start), const(0)), (None, const(depth), const(width)))
+            b = Region(packed, (const(q), start, const(0)), (None, depth, const(width)))
         elif owner.sides.packed:
             width = owner.nr
-            b = Region(self.b, (*self.batches, panel, const(start), const(0)), (*self._points(), None, const(depth), const(width)))
+            b = Region(self.b, (*self.batches, panel, start, const(0)), (*points, None, depth, const(width)))
         else:
-            b = Region(self.b, (*self.batches, const(start), panel * const(owner.nr)), (*self._points(), const(depth), const(width)))
+            b = Region(self.b, (*self.batches, start, panel * const(owner.nr)), (*points, depth, const(width)))
         target = Region(acc, (const(q), const(0), const(0)), (None, const(rows), const(width)))
-        if depth == 0:
+        if k[1] == 0:
             return Fill(target, const(0, acc.dtype))
-        a = Region(self.a, (*self.batches, first_row, const(start)), (*self._points(), const(rows), const(depth)))
-        return Gemm(a, b, target, clear=start == 0)
+        a = Region(self.a, (*self.batches, first_row, start), (*points, const(rows), depth))
+        return Gemm(a, b, target, clear=k[0] == 0)
 
     def _epilogue(self, acc: Buffer, first_row: Expr, rows: int, group: Expr, q: int, width: int) -> Stmt:
         owner = self.owner
@@ -280,7 +301,7 @@ class _Writer:
         per = inner // self.owner.nr
         parts: list[Expr] = [(panel % const(per)) * const(self.owner.nr) + j]
         rest = panel // const(per)
-        for v, e in reversed(columns[1:-1]):
+        for _, e in reversed(columns[1:-1]):
             parts.insert(0, rest % const(e))
             rest = rest // const(e)
         return (rest, *parts)

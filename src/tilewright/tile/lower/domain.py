@@ -51,10 +51,10 @@ def build(group: Group, factors: Factors) -> Domain:
     domain: list[Affine] = []
     for i, parts in enumerate(factors):
         loops = [space.loop(f"d{i}" if len(parts) == 1 else f"d{i}_{k}", e) for k, e in enumerate(parts)]
-        dims.append([(a.terms[0][0], e) for a, e in zip(loops, parts, strict=True) if a.terms])  # type: ignore[misc]
+        dims.append([(v, e) for a, e in zip(loops, parts, strict=True) if a.terms and isinstance(v := a.terms[0][0], Var)])
         domain.append(space.linear(loops, row_major(parts)))
     env: dict[Expr, Affine] = {d.terms[0][0]: new for d, new in zip(group.domain, domain, strict=True) if d.terms}
-    identity = {old: new for old, new in zip(group.domain, domain, strict=True)}
+    identity = dict(zip(group.domain, domain, strict=True))
     index: dict[Node, Index] = {}
     for m, at in group.index.items():
         index[m] = tuple(identity[a] if a in identity and a.terms else space.substitute(a, group.space, env) for a in at)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from ...base import dtypes, scalar
 from ...base.scalar import Expr, Var, cast, const
 from ...graph.ir import Family, Node
-from ...graph.ops.index import IOTA
+from ...graph.ops.index import CAT, GATHER, TAKE, DimAttrs, IotaAttrs, PadAttrs, SliceScatterAttrs
 from ..ir import Buffer
 from ..program import Value
-from .packing import PACK
-from .space import ZERO, Affine, Index, Space, row_major
+from .packing import PackAttrs
+from .space import ZERO, Affine, Index, Space, row_major, shape_of, static
 from .views import backward, broadcast
 
 
@@ -133,7 +133,7 @@ class Emitter:
         found: list[tuple[int, Expr]] = []
         done: set[Axis] = set()
         for atom, c in a.terms:
-            axis = self.axis_of.get(atom) if isinstance(atom, Var) else None  # type: ignore[arg-type]
+            axis = self.axis_of.get(atom) if isinstance(atom, Var) else None
             if axis is None:
                 found.append((c, self._atom(atom)))
             elif axis not in done:
@@ -162,9 +162,9 @@ class Emitter:
         """A parameter for the memory of `node` and the index in it of element `index`."""
         value = (self.targets if write else self.values)[node]
         if not self.is_affine(index):
-            buffer = self.params.get(node, value.shape, value.strides, 0, write)  # type: ignore[arg-type]
+            buffer = self.params.get(node, static(*value.shape), static(*value.strides), 0, write)
             return buffer, tuple(self.render(i) for i in index) or (const(0),)
-        address = self.space.linear(index, value.strides)  # type: ignore[arg-type]
+        address = self.space.linear(index, static(*value.strides))
         self.trace.forms[address] = None
         if write:
             self.trace.stores[address] = None
@@ -208,7 +208,7 @@ class Emitter:
             case Family.VIEW:
                 return self.value(node.args[0], backward(self.space, node, index))
             case Family.POINTWISE:
-                operands = [self.value(a, broadcast(index, a.shape)) for a in node.args]  # type: ignore[arg-type]
+                operands = [self.value(a, broadcast(index, shape_of(a))) for a in node.args]
                 body = node.op.body
                 assert body is not None, node.op
                 return body(node.attrs, *operands)
@@ -227,27 +227,26 @@ class Emitter:
     # --- data movement ---
 
     def _indexed(self, node: Node, index: Index) -> Expr:
-        a, args = node.attrs, node.args
-        match node.op.name:
-            case "iota":
+        args = node.args
+        match node.attrs:
+            case IotaAttrs():
                 assert node.op.body is not None
-                return node.op.body(a, self.render(index[0]))
-            case "cat":
-                return self._cat(args, index, a.dim)  # type: ignore[attr-defined]
-            case "take":
-                d, rank = a.dim, len(args[1].shape)  # type: ignore[attr-defined]
-                at = self._position(args[1], index[d : d + rank], int(args[0].shape[d]))
+                return node.op.body(node.attrs, self.render(index[0]))
+            case SliceScatterAttrs():
+                return self._slice_scatter(node, node.attrs, index)
+            case PadAttrs():
+                return self._pad(node, node.attrs, index)
+            case PackAttrs():
+                return self._pack(node, index)
+            case DimAttrs(d) if node.op is CAT:
+                return self._cat(args, index, d)
+            case DimAttrs(d) if node.op is TAKE:
+                rank = len(args[1].shape)
+                at = self._position(args[1], index[d : d + rank], shape_of(args[0])[d])
                 return self.value(args[0], (*index[:d], at, *index[d + rank :]))
-            case "gather":
-                d = a.dim  # type: ignore[attr-defined]
-                at = self._position(args[1], index, int(args[0].shape[d]))
+            case DimAttrs(d) if node.op is GATHER:
+                at = self._position(args[1], index, shape_of(args[0])[d])
                 return self.value(args[0], (*index[:d], at, *index[d + 1 :]))
-            case "slice_scatter":
-                return self._slice_scatter(node, index)
-            case "pad":
-                return self._pad(node, index)
-        if node.op is PACK:
-            return self._pack(node, index)
         raise NotImplementedError(f"index operator {node.op.name}")
 
     def _position(self, node: Node, index: Index, size: int) -> Affine:
@@ -265,9 +264,10 @@ class Emitter:
         """The value of an integer range at `index`, which is affine too."""
         while node.op.family is Family.VIEW:
             node, index = node.args[0], backward(self.space, node, index)
-        if node.op is not IOTA or node.dtype.is_float:
-            return None
-        return self.space.scale(index[0], node.attrs.step, node.attrs.start)  # type: ignore[attr-defined]
+        match node.attrs:
+            case IotaAttrs(_, dtype, int(start), int(step)) if not dtype.is_float:
+                return self.space.scale(index[0], step, start)
+        return None
 
     def _within(self, a: Affine, low: int, high: int) -> bool | None:
         """Whether `a` is in [low, high) for all iterations (True), for none (False), or it depends (None, cuts requested)."""
@@ -298,7 +298,7 @@ class Emitter:
         start, found = 0, None
         pieces: list[tuple[int, Node]] = []
         for a in args:
-            size = int(a.shape[d])
+            size = shape_of(a)[d]
             within = self._within(index[d], start, start + size) if size else False
             if within:
                 found = (start, a)
@@ -310,17 +310,18 @@ class Emitter:
         position = self.render(index[d])
         result: Expr | None = None
         for start, a in reversed(pieces):
-            at = self._clamped(self.space.scale(index[d], 1, -start), int(a.shape[d]))
+            size = shape_of(a)[d]
+            at = self._clamped(self.space.scale(index[d], 1, -start), size)
             e = self.value(a, (*index[:d], at, *index[d + 1 :]))
-            result = e if result is None else scalar.select(position < start + int(a.shape[d]), e, result)
+            result = e if result is None else scalar.select(position < start + size, e, result)
         assert result is not None
         return result
 
-    def _slice_scatter(self, node: Node, index: Index) -> Expr:
+    def _slice_scatter(self, node: Node, attrs: SliceScatterAttrs, index: Index) -> Expr:
         x, src = node.args
-        a = node.attrs
-        d, start, stop, step = a.dim, a.start, a.stop, a.step  # type: ignore[attr-defined]
-        size = int(src.shape[d])
+        d = attrs.dim
+        start, stop, step = static(attrs.start, attrs.stop, attrs.step)
+        size = shape_of(src)[d]
         if size == 0:
             return self.value(x, index)
         within = self._within(index[d], start, stop) if step == 1 else None
@@ -333,15 +334,16 @@ class Emitter:
         cond = (e >= 0) & (self.render(index[d]) < stop)
         if step != 1:
             cond = cond & (e % const(step)).eq(0)
-            shifted = self.space.atom(e // const(step), -(start // step) - 1, (int(x.shape[d]) - start) // step)
+            shifted = self.space.atom(e // const(step), -(start // step) - 1, (shape_of(x)[d] - start) // step)
         at = self._clamped(shifted, size)
         return scalar.select(cond, self.value(src, (*index[:d], at, *index[d + 1 :])), self.value(x, index))
 
-    def _pad(self, node: Node, index: Index) -> Expr:
-        x, fill = node.args[0], const(node.attrs.value, node.dtype.compute)  # type: ignore[attr-defined]
+    def _pad(self, node: Node, attrs: PadAttrs, index: Index) -> Expr:
+        x, fill = node.args[0], const(attrs.value, node.dtype.compute)
         at: list[Affine] = []
         cond: Expr | None = None
-        for i, size, (low, _) in zip(index, x.shape, node.attrs.pads, strict=True):  # type: ignore[attr-defined]
+        lows = static(*(low for low, _ in attrs.pads))
+        for i, size, low in zip(index, shape_of(x), lows, strict=True):
             within = self._within(i, low, low + size)
             if within is False or size == 0:
                 return fill
@@ -355,9 +357,9 @@ class Emitter:
         return e if cond is None else scalar.select(cond, e, fill)
 
     def _pack(self, node: Node, index: Index) -> Expr:
-        b, n = node.args[0], int(node.args[0].shape[-1])
+        b, n = node.args[0], shape_of(node.args[0])[-1]
         *batch, panel, k, j = index
-        column = self.space.add(self.space.scale(panel, int(node.shape[-1])), j)
+        column = self.space.add(self.space.scale(panel, shape_of(node)[-1]), j)
         if self.space.range(column)[1] < n:
             return self.value(b, (*batch, k, column))
         cond = self.render(column) < n

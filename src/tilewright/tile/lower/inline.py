@@ -17,6 +17,7 @@ from ...base.dtypes import DType
 from ...graph.ir import Attrs, Family, Node, Op
 from ..fuse import Group, Partition, is_leaf, is_virtual
 from ..schedule import LAUNCH_NS, Machine, expression_cycles
+from .space import shape_of
 
 MOST_CYCLES = 160
 """Work of one recomputed element, beyond which only a sole reader of each element once may have it."""
@@ -34,11 +35,10 @@ class Read:
     @property
     def evaluations(self) -> int:
         """How many elements it asks for."""
-        shape = self.consumer.shape if self.consumer.op.family is Family.POINTWISE else self.arg.shape
-        if self.consumer.op.name in ("take", "gather", "pad", "pack"):
-            shape = self.consumer.shape
-        once = math.prod(self.consumer.shape) or 1
-        return math.prod(shape) * max(1, self.group.inlined.get(self.consumer, once) // once)  # type: ignore[operator,return-value]
+        n = self.consumer
+        own = n.op.family is Family.POINTWISE or n.op.name in ("take", "gather", "pad", "pack")
+        once = math.prod(shape_of(n)) or 1
+        return math.prod(shape_of(n if own else self.arg)) * max(1, self.group.inlined.get(n, once) // once)
 
 
 @functools.lru_cache(4096)
@@ -93,11 +93,13 @@ class Inliner:
                 continue
             operands = [s for a in m.args if (s := self.partition.base(a)) in group.index]
             if all(self._is_kept(group, s) for s in operands):
+                evaluations = sum(r.evaluations for r in readers)
                 group.members.remove(m)
                 del group.index[m], self.partition.group_of[m]
-                for s in self.reads.values():
-                    s[:] = [r for r in s if r.consumer is not m or r.group is not group]
-                self._adopt(target, m, sum(r.evaluations for r in readers))
+                for a in m.args:
+                    s = self.partition.base(a)
+                    self.reads[s] = [r for r in self.reads[s] if r.consumer is not m or r.group is not group]
+                self._adopt(target, m, evaluations)
 
     def _is_kept(self, group: Group, n: Node) -> bool:
         return n in group.bound or any(r.group is not group for r in self.reads[n])
@@ -145,18 +147,18 @@ class Inliner:
         """Whether recomputing costs less than the memory traffic (and perhaps the launch) it saves."""
         if len(tree) > MOST_NODES:
             return False
-        elements = math.prod(n.shape)
+        elements = math.prod(shape_of(n))
         evaluations = sum(r.evaluations for r in outside)
         work = sum(cycles(m) for m in tree)
         groups = {r.group for r in outside}
         if work > MOST_CYCLES and (evaluations > elements or len(groups) > 1):
             return False
         m = self.machine
-        extra = (evaluations - elements) * work / (m.lanes * m.ghz)  # type: ignore[operator]
+        extra = (evaluations - elements) * work / (m.lanes * m.ghz)
         loads = sum(1 for t in tree for a in t.args if self._is_load(tree, a))
         extra += max(0, loads - 1) * evaluations * 4 / m.cache_bandwidth
-        saved = 2 * elements * n.dtype.bytes / m.cache_bandwidth + (LAUNCH_NS if whole else 0.0)  # type: ignore[operator]
-        return bool(extra <= saved)
+        saved = 2 * elements * n.dtype.bytes / m.cache_bandwidth + (LAUNCH_NS if whole else 0.0)
+        return extra <= saved
 
     def _is_load(self, tree: list[Node], a: Node) -> bool:
         s = self.partition.base(a)

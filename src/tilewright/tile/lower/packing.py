@@ -6,7 +6,6 @@ reads them in order. Must not know tiles or statements.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,7 @@ class PackAttrs(Attrs):
 def _infer_pack(attrs: PackAttrs, b: Type) -> TensorType:
     assert isinstance(b, TensorType)
     *batch, k, n = b.shape
-    return TensorType(b.dtype, (*batch, math.ceil(n / attrs.nr), k, attrs.nr))  # type: ignore[arg-type]
+    return TensorType(b.dtype, (*batch, (n + attrs.nr - 1) // attrs.nr, k, attrs.nr))
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class _Pointwise:
         self.here = set(group.inlined) if group.kind == "copy" else {*group.members, *group.inlined}
 
     def lower(self) -> list[Lowered]:
-        domain = refined(self.group, lambda d: self._trace(d, {}))
+        domain = refined(self.group, self._probe)
         cuts = self._cuts(domain)
         all_boxes = boxes(cuts, dict(domain.vars))
         trace = Trace()
@@ -56,6 +56,9 @@ class _Pointwise:
         return [self._kernel(domain, runs, [box], f"{kernel_name(self.group)}_part{i}") for i, box in enumerate(all_boxes)]
 
     # --- probing ---
+
+    def _probe(self, domain: Domain) -> None:
+        self._trace(domain, {})
 
     def _trace(self, domain: Domain, box: Box) -> Trace:
         trace = Trace()
@@ -160,7 +163,7 @@ def _loops(machine: Machine, runs: list[Run], box: Box, cycles: float, outer: in
     loops = _Loops([], [], [])
     for i in reversed(range(len(runs))):
         size = sizes[i]
-        if outer is not None and i >= outer or (outer is None and size <= room):
+        if (outer is None and size <= room) or (outer is not None and i >= outer):
             _whole(loops, i, runs[i], size, cuts[i])
         elif (outer is None or i < outer) and room > 1:
             _chunked(loops, i, runs[i], size, cuts[i], chunk(size, room, machine.lanes if not loops.inner else 1))

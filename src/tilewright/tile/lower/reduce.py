@@ -19,9 +19,9 @@ from ..ir import Alloc, Buffer, If, Let, Parallel, Reduce, Scope, Stmt, Store, b
 from ..schedule import elementwise_ns, expression_cycles
 from .context import Context, Draft, Lowered, kernel_name
 from .domain import Domain, axis, extent, merged, refined
-from .emit import Axis, Emitter, Params, Trace
+from .emit import Axis, Emitter, Params, Provider, Trace
 from .inline import cycles
-from .space import Index
+from .space import Affine, Index, shape_of
 from .views import backward, broadcast, forward, is_view
 
 KEEP_CYCLES = 8
@@ -368,12 +368,12 @@ class _Writer:
         return Parallel(tuple(v for v, _ in loops), tuple(const(e) for _, e in loops), body)
 
 
-def _at(index: Index, value: Expr):  # type: ignore[no-untyped-def]
+def _at(index: Index, value: Expr) -> Provider:
     """A provider of `value` at exactly `index`."""
     return lambda at: value if at == index else None
 
 
-def _mentions(a, atoms: set[Expr]) -> bool:  # type: ignore[no-untyped-def]
+def _mentions(a: Affine, atoms: set[Expr]) -> bool:
     return any(any(leaf in atoms for leaf in scalar.walk(t)) for t, _ in a.terms)
 
 
@@ -413,7 +413,7 @@ def _under(a: Node, n: Node) -> bool:
 
 def _read_at(group: Group, m: Node, a: Node, n: Node) -> Index | None:
     if m.op.family is not Family.REDUCE:
-        index = broadcast(group.index[m], a.shape)  # type: ignore[arg-type]
+        index = broadcast(group.index[m], shape_of(a))
     elif a is group.anchor:
         index = group.domain
     else:

@@ -6,13 +6,16 @@ Must not know what reads the result.
 
 from __future__ import annotations
 
+import math
+
 from ...base import scalar
 from ...base.scalar import const
+from ...graph.ops.scan import ScanAttrs
 from ..fuse import Group
 from ..ir import Alloc, Buffer, Parallel, Region, Scan, Scope, Store, block
 from ..schedule import elementwise_ns, expression_cycles
 from .context import Context, Draft, Lowered, kernel_name
-from .domain import Domain, axis, merged, refined
+from .domain import Domain, axis, extent, merged, refined
 from .emit import Axis, Emitter, Params, Trace
 
 _OPS = {"cumsum": "sum", "cumprod": "prod"}
@@ -21,7 +24,8 @@ _OPS = {"cumsum": "sum", "cumprod": "prod"}
 def lower_scan(group: Group, context: Context) -> list[Lowered]:
     core = group.core
     assert core is not None
-    dim = core.attrs.dim  # type: ignore[attr-defined]
+    assert isinstance(core.attrs, ScanAttrs)
+    dim = core.attrs.dim
 
     def emitter(domain: Domain, axes: list[Axis], params: Params, trace: Trace) -> Emitter:
         return Emitter(domain.space, axes, params, context.values, context.targets, {*group.members, *group.inlined}, trace)
@@ -36,7 +40,7 @@ def lower_scan(group: Group, context: Context) -> list[Lowered]:
     probe(domain, trace)
     outer = [v for d, vs in enumerate(domain.dims) if d != dim for v in vs]
     runs = merged(outer, trace.forms)
-    grid = [(scalar.var(f"g{i}"), const(_size(run))) for i, run in enumerate(runs)]
+    grid = [(scalar.var(f"g{i}"), const(extent(run))) for i, run in enumerate(runs)]
     axes = [axis(run, g) for run, (g, _) in zip(runs, grid, strict=True)]
     line, i = domain.dims[dim], scalar.var("i")
     length = group.shape[dim]
@@ -54,13 +58,7 @@ def lower_scan(group: Group, context: Context) -> list[Lowered]:
         Scan(_OPS[core.op.name], Region(source, *whole), Region(result, *whole), 0),
         Parallel((i,), (const(length),), Store(target, at, result[i])),
     )
-    elements = int(core.tensor.numel)  # type: ignore[call-overload]
+    elements = math.prod(group.shape)
     cost = elementwise_ns(context.machine, elements, expression_cycles(value) + 4 * context.machine.lanes, 8 * elements)
     return [draft.finish(grid, Alloc(source, Alloc(result, body)), cost)]
 
-
-def _size(run: list[tuple[scalar.Var, int]]) -> int:
-    total = 1
-    for _, e in run:
-        total *= e
-    return total

@@ -10,8 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
+from ...base.dims import Size
 from ...base.scalar import Expr, Var, const, var
+from ...graph.ir import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +149,12 @@ class Space:
 
     def _request_split(self, rest: Affine, d: int) -> None:
         for atom, c in rest.terms:
-            extent = self.vars.get(atom) if isinstance(atom, Var) else None
-            if extent is None or c <= 0 or d % c:
+            if not isinstance(atom, Var) or atom not in self.vars or c <= 0 or d % c:
                 continue
+            extent = self.vars[atom]
             inner = d // c
             if 1 < inner < extent and extent % inner == 0:
-                self.splits[atom, inner] = None  # type: ignore[index]  # a Var, by the test above
+                self.splits[atom, inner] = None
 
     def request_cut(self, a: Affine, point: int) -> bool:
         """Ask that loops be cut where `a` passes `point`; False where `a` is no single variable with a shift."""
@@ -162,6 +165,19 @@ class Space:
             return False
         self.cuts[v, point - a.const] = None
         return True
+
+
+def shape_of(n: Node) -> tuple[int, ...]:
+    """The node's shape; `lower` has refused symbolic sizes before any template runs."""
+    return cast("tuple[int, ...]", n.shape)
+
+
+def static(*sizes: Size) -> tuple[int, ...]:
+    """Sizes as numbers. Raises ValueError for a symbolic one."""
+    for s in sizes:
+        if not isinstance(s, int):
+            raise ValueError(f"lowering wants constant sizes, not {s}")
+    return cast("tuple[int, ...]", sizes)
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:

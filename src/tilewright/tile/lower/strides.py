@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from ...graph.ir import Family, Node
 from .packing import PACKED_MATMUL
-from .space import row_major
+from .space import row_major, shape_of
 from .views import pull_back
 
 PADDING = 16  # elements
@@ -18,12 +18,12 @@ CONFLICT = 1024  # bytes: rows a multiple of this apart fall into few sets of a 
 
 def choose(n: Node, readers: Iterable[tuple[Node, Node]]) -> tuple[int, ...]:
     """Strides for `n`, read by (consumer, operand) pairs: the left side of a matmul has its way first."""
-    shape: tuple[int, ...] = n.shape  # type: ignore[assignment]
+    shape = shape_of(n)
     for consumer, operand in readers:
         if consumer.op.family is not Family.CONTRACT or not _is_matmul(consumer):
             continue
         left = operand is consumer.args[0]
-        wanted = padded(operand) if left else row_major(operand.shape)  # type: ignore[arg-type]
+        wanted = padded(operand) if left else row_major(shape_of(operand))
         found = _pulled(n, operand, wanted)
         if found is not None and _keeps_last(shape, found):
             return found
@@ -32,7 +32,7 @@ def choose(n: Node, readers: Iterable[tuple[Node, Node]]) -> tuple[int, ...]:
 
 def padded(n: Node) -> tuple[int, ...]:
     """Row-major strides, rows apart by no multiple of 1 KB."""
-    shape: tuple[int, ...] = n.shape  # type: ignore[assignment]
+    shape = shape_of(n)
     if len(shape) < 2 or shape[-1] * n.dtype.bytes % CONFLICT or shape[-2] == 1:
         return row_major(shape)
     row = shape[-1] + PADDING

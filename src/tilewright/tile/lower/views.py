@@ -6,13 +6,13 @@ the reverse (`forward`); or a strided view of the operand's strided view (`compo
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
 from ...graph.ir import Family, Node
+from ...graph.ops.view import AsStridedAttrs, ExpandAttrs, FlipAttrs, PermuteAttrs, ReshapeAttrs, SliceAttrs
 from ..program import Value, View
-from .space import ZERO, Index, Space, matched_groups, reshape_index, row_major
+from .space import ZERO, Index, Space, matched_groups, reshape_index, row_major, shape_of, static
 
 
 def is_view(n: Node) -> bool:
@@ -34,43 +34,48 @@ def broadcast(index: Index, shape: Sequence[int]) -> Index:
 
 def backward(space: Space, view: Node, index: Index) -> Index:
     """Where element `index` of `view` lies in its operand."""
-    shape, a = view.args[0].shape, view.attrs
-    match view.op.name:
-        case "permute":
+    shape = shape_of(view.args[0])
+    match view.attrs:
+        case PermuteAttrs(dims):
             found = [ZERO] * len(index)
-            for i, d in enumerate(a.dims):  # type: ignore[attr-defined]
+            for i, d in enumerate(dims):
                 found[d] = index[i]
             return tuple(found)
-        case "reshape":
-            return reshape_index(space, index, view.shape, shape)
-        case "expand":
+        case ReshapeAttrs():
+            return reshape_index(space, index, shape_of(view), shape)
+        case ExpandAttrs():
             return broadcast(index, shape)
-        case "slice":
-            d = a.dim  # type: ignore[attr-defined]
-            return (*index[:d], space.scale(index[d], a.step, a.start), *index[d + 1 :])  # type: ignore[attr-defined]
-        case "flip":
-            return _flipped(space, index, shape, a.dims)  # type: ignore[attr-defined]
-        case "as_strided":
-            flat = space.linear(index, a.strides, a.offset)  # type: ignore[attr-defined]
+        case SliceAttrs(d):
+            start, step = _slice(view.attrs)
+            return (*index[:d], space.scale(index[d], step, start), *index[d + 1 :])
+        case FlipAttrs(dims):
+            return _flipped(space, index, shape, dims)
+        case AsStridedAttrs(_, strides, offset):
+            flat = space.linear(index, static(*strides), *static(offset))
             return reshape_index(space, (flat,), (math.prod(shape),), shape)
     raise NotImplementedError(f"view {view.op.name}")
 
 
+def _slice(a: SliceAttrs) -> tuple[int, int]:
+    start, step = static(a.start, a.step)
+    return start, step
+
+
 def forward(space: Space, view: Node, index: Index) -> Index | None:
     """Where element `index` of the operand lies in `view`, if every element of the operand is in it exactly once."""
-    shape, a = view.args[0].shape, view.attrs
-    match view.op.name:
-        case "permute":
-            return tuple(index[d] for d in a.dims)  # type: ignore[attr-defined]
-        case "reshape":
-            return reshape_index(space, index, shape, view.shape)
-        case "flip":
-            return _flipped(space, index, shape, a.dims)  # type: ignore[attr-defined]
-    if math.prod(view.shape) != math.prod(shape) or view.op.name == "as_strided":
-        return None
-    if view.op.name == "expand":
-        return (ZERO,) * (len(view.shape) - len(shape)) + index
-    return index  # a slice of everything
+    shape, target = shape_of(view.args[0]), shape_of(view)
+    match view.attrs:
+        case PermuteAttrs(dims):
+            return tuple([index[d] for d in dims])
+        case ReshapeAttrs():
+            return reshape_index(space, index, shape, target)
+        case FlipAttrs(dims):
+            return _flipped(space, index, shape, dims)
+        case ExpandAttrs() if math.prod(target) == math.prod(shape):
+            return (ZERO,) * (len(target) - len(shape)) + index
+        case SliceAttrs() if target == shape:
+            return index
+    return None
 
 
 def _flipped(space: Space, index: Index, shape: Sequence[int], dims: Sequence[int]) -> Index:
@@ -83,27 +88,26 @@ def whole(value: Value) -> View:
 
 def compose(view: Node, under: View) -> View | None:
     """`view` of a strided view as a strided view of the same memory, or None where strides cannot express it."""
-    a = view.attrs
-    shape, strides = under.shape, under.strides
-    match view.op.name:
-        case "permute":
-            dims = a.dims  # type: ignore[attr-defined]
-            return dataclasses.replace(under, shape=view.shape, strides=tuple(strides[d] for d in dims))
-        case "reshape":
-            new = reshape_strides(shape, strides, view.shape)
-            return None if new is None else dataclasses.replace(under, shape=view.shape, strides=new)
-        case "expand":
-            skip = len(view.shape) - len(shape)
-            kept = tuple(0 if s == 1 and t != 1 else st for s, t, st in zip(shape, view.shape[skip:], strides, strict=True))
-            return dataclasses.replace(under, shape=view.shape, strides=(0,) * skip + kept)
-        case "slice":
-            d, start, step = a.dim, a.start, a.step  # type: ignore[attr-defined]
+    shape, strides, target = static(*under.shape), static(*under.strides), shape_of(view)
+    match view.attrs:
+        case PermuteAttrs(dims):
+            return View(under.value, target, tuple([strides[d] for d in dims]), under.offset)
+        case ReshapeAttrs():
+            new = reshape_strides(shape, strides, target)
+            return None if new is None else View(under.value, target, new, under.offset)
+        case ExpandAttrs():
+            skip = len(target) - len(shape)
+            kept = tuple([0 if s == 1 and t != 1 else st for s, t, st in zip(shape, target[skip:], strides, strict=True)])
+            return View(under.value, target, (0,) * skip + kept, under.offset)
+        case SliceAttrs(d):
+            start, step = _slice(view.attrs)
             steps = (*strides[:d], strides[d] * step, *strides[d + 1 :])
-            return View(under.value, view.shape, steps, under.offset + start * strides[d])
-        case "as_strided":
-            if reshape_strides(shape, strides, (math.prod(shape),)) not in ((1,), (0,)):
+            return View(under.value, target, steps, under.offset + start * strides[d])
+        case AsStridedAttrs(_, wanted, offset):
+            flat = reshape_strides(shape, strides, (math.prod(shape),))
+            if flat is None or flat[0] not in (0, 1):
                 return None
-            return View(under.value, view.shape, a.strides, under.offset + a.offset)  # type: ignore[attr-defined]
+            return View(under.value, target, wanted, under.offset + offset)
     return None
 
 
@@ -131,15 +135,17 @@ def reshape_strides(shape: Sequence[int], strides: Sequence[int], target: Sequen
 
 def pull_back(view: Node, strides: tuple[int, ...]) -> tuple[int, ...] | None:
     """Strides of the operand such that `view`, which loses nothing, has `strides`; None where there are none."""
-    shape = view.args[0].shape
-    match view.op.name:
-        case "permute":
+    shape, target = shape_of(view.args[0]), shape_of(view)
+    match view.attrs:
+        case PermuteAttrs(dims):
             found = [0] * len(strides)
-            for i, d in enumerate(view.attrs.dims):  # type: ignore[attr-defined]
+            for i, d in enumerate(dims):
                 found[d] = strides[i]
             return tuple(found)
-        case "reshape":
-            return reshape_strides(view.shape, strides, shape)
-    if math.prod(shape) == math.prod(view.shape) and view.op.name in ("expand", "slice"):
-        return strides[len(strides) - len(shape) :]
+        case ReshapeAttrs():
+            return reshape_strides(target, strides, shape)
+        case ExpandAttrs() if math.prod(target) == math.prod(shape):
+            return strides[len(strides) - len(shape) :]
+        case SliceAttrs() if target == shape:
+            return strides
     return None
