@@ -458,6 +458,55 @@ def test_decoder() -> None:
     assert {n.shape[:2] for n in after.nodes() if n.op.name in ("matmul", "gelu")} == {(1, 6)}
 
 
+SYMBOLIC = """
+dim s0 >= 2
+%0 = input(index=0, name="x", kind=user) : f64[2, s0, 8], strides=({8 * s0}, 8, 1)
+%1 = input(index=1, name="w", kind=parameter) : f64[8, 8], strides=(8, 1)
+%2 = input(index=2, name="u", kind=parameter) : f64[8, 8], strides=(8, 1)
+%3 = permute(%1, dims=(1, 0)) : f64[8, 8]
+%4 = reshape(%0, shape=({2 * s0}, 8)) : f64[2 * s0, 8]
+%5 = matmul(%4, %3) : f64[2 * s0, 8]
+%6 = reshape(%5, shape=(2, {s0}, 2, 4)) : f64[2, s0, 2, 4]
+%7 = permute(%6, dims=(0, 2, 1, 3)) : f64[2, 2, s0, 4]
+%8 = matmul(%0, %2) : f64[2, s0, 8]
+%9 = reshape(%8, shape=(2, {s0}, 2, 4)) : f64[2, s0, 2, 4]
+%10 = permute(%9, dims=(0, 2, 3, 1)) : f64[2, 2, 4, s0]
+%11 = iota(size={s0}, dtype=i64, start=0, step=1) : i64[s0]
+%12 = reshape(%11, shape=({s0}, 1)) : i64[s0, 1]
+%13 = le(%11, %12) : b1[s0, s0]
+%14 = full(value=-inf, dtype=f64, shape=()) : f64[]
+%15 = matmul(%7, %10) : f64[2, 2, s0, s0]
+%16 = where(%13, %15, %14) : f64[2, 2, s0, s0]
+%17 = softmax(%16, dim=3) : f64[2, 2, s0, s0]
+%18 = matmul(%17, %7) : f64[2, 2, s0, 4]
+return %18, strides=({8 * s0}, {4 * s0}, 4, 1)
+"""
+
+
+def test_symbolic_sizes() -> None:
+    before = parse_graph(SYMBOLIC)
+    after = optimise(before, debug=True)
+    names = [n.op.name for n in after.nodes()]
+    assert names.count("attention") == 1
+    assert names.count("matmul") == 1
+    values = [torch.randn(2, 5, 8).double(), torch.randn(8, 8).double(), torch.randn(8, 8).double()]
+    torch.testing.assert_close(interpret(after, values)[0], interpret(before, values)[0])
+    fixed = folded_nodes(after)
+    assert not any(n.op.name == "le" for n in fixed)  # its size changes from call to call
+
+
+def test_a_broken_pass_is_named() -> None:
+    from tilewright.base.errors import VerifyError
+    from tilewright.graph.pipeline import Pass
+
+    def breaks(graph: Graph) -> Graph:
+        return Graph(graph.inputs, (Output(make_input(7, (3,)), (1,)),), graph.strides)
+
+    with pytest.raises(VerifyError) as caught:
+        optimise(_decoder(1, 4, 4, 1), debug=True, passes=(Pass("clumsy", breaks),))
+    assert "'clumsy'" in "".join(caught.value.__notes__)
+
+
 def test_watch_sees_every_pass() -> None:
     seen: list[str] = []
     optimise(_decoder(1, 4, 4, 1), watch=lambda name, graph: seen.append(name))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from ..base.errors import VerifyError
 from .ir import Graph
 from .passes.algebra import simplify
 from .passes.attention import find_attention
@@ -65,7 +66,15 @@ def optimise(graph: Graph, *, debug: bool = False, watch: Watch | None = None, p
     for p in passes:
         graph = p.run(graph)
         if debug:
-            verify(graph)
+            _verify(p, graph)
         if watch is not None:
             watch(p.name, graph)
     return graph
+
+
+def _verify(after: Pass, graph: Graph) -> None:
+    try:
+        verify(graph)
+    except VerifyError as e:
+        e.add_note(f"after the pass {after.name!r}")
+        raise
