@@ -61,7 +61,13 @@ def sharing(tensors: list[torch.Tensor]) -> list[Any]:
         for j, b in enumerate(tensors[:i]):
             if a is b:
                 found.append((i, j, "same"))
-            elif a.numel() and b.numel() and shares(a, b) and _interval(a)[0] < _interval(b)[1] and _interval(b)[0] < _interval(a)[1]:
+            elif (
+                a.numel()
+                and b.numel()
+                and shares(a, b)
+                and _interval(a)[0] < _interval(b)[1]
+                and _interval(b)[0] < _interval(a)[1]
+            ):
                 found.append((i, j, a.storage_offset() - b.storage_offset()))
     return found
 
@@ -70,7 +76,9 @@ def _interval(t: torch.Tensor) -> tuple[int, int]:
     return t.storage_offset(), t.storage_offset() + 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
 
 
-def check(fn: Callable[..., Any], *args: Any, opaque: tuple[str, ...] = (), tolerance: float | None = None, **kwargs: Any) -> Recorded:
+def check(
+    fn: Callable[..., Any], *args: Any, opaque: tuple[str, ...] = (), tolerance: float | None = None, **kwargs: Any
+) -> Recorded:
     """Recorded and interpreted, `fn` gives eager's values, dtypes, strides, sharing of memory, and writes.
 
     `opaque`: the calls that may have no row. Recording must leave the arguments as they are.

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
-from graph.recording import check, run
 from torch import nn
 
+from graph.recording import check, run
 from tilewright.base.errors import RecordError
 from tilewright.graph.record import record
+
+F = torch.nn.functional
 
 
 def a(*shape):
@@ -246,11 +247,16 @@ def test_writes_into_strided_inputs(fn):
         try:
             fn(_copy(x))
         except RuntimeError as e:  # no such view of it, or it overlaps itself: the same error
-            with pytest.raises(RuntimeError) as found:
-                record(fn, (x,))
-            assert str(found.value) == str(e)
+            assert_raises(e, fn, x)
         else:
             check(fn, x, opaque=OPAQUE.get(fn.__name__, ()))
+
+
+def assert_raises(error, fn, x):
+    """Recording raises an error of the same type and text."""
+    with pytest.raises(type(error)) as found:
+        record(fn, (x,))
+    assert str(found.value) == str(error)
 
 
 def _copy(x):
@@ -336,9 +342,7 @@ def test_eagers_own_errors(fn):
     try:
         want = fn(x.clone())
     except Exception as e:
-        with pytest.raises(type(e)) as found:
-            record(fn, (x,))
-        assert str(found.value) == str(e)
+        assert_raises(e, fn, x)
     else:
         got = run(record(fn, (x,)), (x.clone(),))
         if want is not None:

@@ -51,7 +51,7 @@ def test_dispatch_mode_sees_factories_and_composites_in_parts():
 def test_function_mode_sees_methods_attributes_and_functions():
     seen = []
 
-    class Mode(private.TorchFunctionMode):
+    class Mode(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, func, types, args=(), kwargs=None):
             seen.append(func)
             return func(*args, **(kwargs or {}))
@@ -117,9 +117,23 @@ def test_transform_wrappers_are_known():
 
 def test_attention_backends():
     q = torch.empty(1, 2, 8, 16)
-    assert private.sdpa_backend(q, q, q, None, False, None, False) == private.SDPA_FLASH
-    odd = torch.empty(1, 2, 8, 16, dtype=torch.float32)
-    assert private.sdpa_backend(odd, odd, odd[..., :8], None, False, None, False) == private.SDPA_MATH
+    assert private.sdpa_backend([q, q, q], None, False, None, False) == private.SDPA_FLASH
+    assert private.sdpa_backend([q, q, q[..., :8]], None, False, None, False) == private.SDPA_MATH
+    swapped = torch.empty(1, 8, 2, 16, device="meta").transpose(1, 2)
+    assert private.flash_strides([swapped] * 3, None, False, None) == swapped.stride()
+
+
+def test_kernels_below_python():
+    class Probe(torch.Tensor):
+        __torch_function__ = private.plain_function
+
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            raise AssertionError(func)
+
+    x = private.wrapper(Probe, (2, 1, 3), (3, 3, 1), 0, torch.float32, torch.device("cpu"))
+    private.below_python(torch.ops.aten.squeeze_.dim, x, 1)
+    assert (tuple(x.shape), x.stride()) == ((2, 3), (3, 1))
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.stem)

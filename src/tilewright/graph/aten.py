@@ -1,8 +1,8 @@
 """The rules by which an ATen call is recorded, and which rule an overload has.
 
 In: an overload with its arguments, fakes or real tensors among them. Out: fakes, and writes in the recorder's memories.
-The tables of the families (`aten_*.py`) say how results are written in rows; here is what surrounds them: strides, views, in-place
-and `out=` forms, decompositions, opaque calls. Must not know the function level or how recording starts.
+The tables of the families (`aten_*.py`) say how results are written in rows; here is what surrounds them: strides, views,
+in-place and `out=` forms, decompositions, opaque calls. Must not know the function level or how recording starts.
 
 An overload without a row is, in this order: decomposed by torch (composite operators), written by torch's decomposition table
 in rows alone, or an opaque `call`.
@@ -22,7 +22,7 @@ from . import strides as st
 from . import torch_private as private
 from .fake import Fake
 from .functionalize import Builder, Unsupported
-from .ir import Node, TensorType, TupleType, make
+from .ir import TensorType, TupleType, make
 from .ops.opaque import CALL, GETITEM, PURE, CallAttrs, spec_of
 from .ops.pointwise import CAST
 from .ops.torch_dtypes import FROM_TORCH
@@ -41,11 +41,18 @@ _SEQ = itertools.count()
 _RULES: dict[OpOverload, Rule] = {}
 
 # Nothing in rows alone: asking torch's table would only cost its loading.
-_OPAQUE = {"aten.convolution.default", "aten.max_pool2d_with_indices.default", "aten.sort.default", "aten.sort.stable", "aten.topk.default"}
+_OPAQUE = {
+    "aten.convolution.default",
+    "aten.max_pool2d_with_indices.default",
+    "aten.sort.default",
+    "aten.sort.stable",
+    "aten.topk.default",
+}
 
 # In-place overloads whose functional form is not found by name.
 _FUNCTIONAL = {
-    "aten.bernoulli_.float": "aten.bernoulli.p", "aten.pow_.Scalar": "aten.pow.Tensor_Scalar", "aten.pow_.Tensor": "aten.pow.Tensor_Tensor",
+    "aten.bernoulli_.float": "aten.bernoulli.p", "aten.pow_.Scalar": "aten.pow.Tensor_Scalar",
+    "aten.pow_.Tensor": "aten.pow.Tensor_Tensor",
     "aten.normal_.default": "aten.normal_functional.default",
 }  # fmt: skip
 
@@ -124,7 +131,11 @@ def check_device(recorder: Recorder, func: OpOverload, kwargs: Kwargs) -> None:
     device = kwargs.get("device")
     if device is not None and torch.device(device) != recorder.place:
         if torch.device(device).type != recorder.place.type or torch.device(device).index not in (None, recorder.place.index):
-            refuse(str(func), f"it makes a tensor on {device}, other tensors are on {recorder.place}", "keep all tensors on one device")
+            refuse(
+                str(func),
+                f"it makes a tensor on {device}, other tensors are on {recorder.place}",
+                "keep all tensors on one device",
+            )
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
@@ -186,7 +197,8 @@ def _suggested_all(shape: st.Sizes, operands: list[st.Operand]) -> st.Sizes:
 
 
 _NUMBERED = {
-    "add", "sub", "rsub", "mul", "div", "floor_divide", "fmod", "remainder", "bitwise_and", "bitwise_or", "bitwise_xor", "__and__",
+    "add", "sub", "rsub", "mul", "div", "floor_divide", "fmod", "remainder", "bitwise_and", "bitwise_or", "bitwise_xor",
+    "__and__",
     "__or__", "__xor__", "eq", "ne", "lt", "le", "gt", "ge", "where", "atan2", "copysign", "xlogy",
 }  # fmt: skip
 
@@ -246,7 +258,7 @@ def _parts_rule(parts: Callable[..., list[tuple[int, int, int]]]) -> Rule:
 
 
 def _unknown_view(recorder: Recorder, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """A view that no row describes (another dtype's, ...): its value is recorded, but no write to the shared memory may follow."""
+    """A view that no row describes (another dtype's, ...): its value is recorded; no write to the memory may follow."""
     base = args[0] if type(args[0]) is Fake else recorder.fake_of(args[0])
     if func is torch.ops.aten.view.dtype and args[1] == base.dtype:
         return dispatch(recorder, torch.ops.aten.alias.default, args[:1], {})
@@ -408,7 +420,9 @@ def opaque(recorder: Recorder, func: OpOverload, args: Args, kwargs: Kwargs) -> 
         refuse(str(func), "it gives something else than tensors")
     types = [TensorType(FROM_TORCH[r.dtype], tuple(r.shape)) for r in results]
     effectful = private.is_random(func) or func.namespace not in ("aten", "prims")
-    attrs = CallAttrs(str(func), positional, named, TupleType(tuple(types)) if several else types[0], next(_SEQ) if effectful else PURE)
+    attrs = CallAttrs(
+        str(func), positional, named, TupleType(tuple(types)) if several else types[0], next(_SEQ) if effectful else PURE
+    )
     call = make(CALL, tuple(operands), attrs)
     made = [GETITEM(call, index=i) for i in range(len(types))] if several else [call]
     if effectful:

@@ -85,8 +85,10 @@ def _scalar_tensor(value: Number, *, dtype: DType | None = None) -> Node:
 
 
 BUILDS: dict[str, Build] = {
-    "aten.zeros.default": _filled(0), "aten.ones.default": _filled(1), "aten.empty.memory_format": _filled(0), "aten.full.default": _full,
-    "aten.zeros_like.default": _filled_like(0), "aten.ones_like.default": _filled_like(1), "aten.empty_like.default": _filled_like(0),
+    "aten.zeros.default": _filled(0), "aten.ones.default": _filled(1), "aten.empty.memory_format": _filled(0),
+    "aten.full.default": _full,
+    "aten.zeros_like.default": _filled_like(0), "aten.ones_like.default": _filled_like(1),
+    "aten.empty_like.default": _filled_like(0),
     "aten.full_like.default": _full_like,
     "aten.new_zeros.default": _new_filled(0), "aten.new_ones.default": _new_filled(1), "aten.new_empty.default": _new_filled(0),
     "aten.new_full.default": _new_full, "aten.empty_strided.default": _empty_strided,

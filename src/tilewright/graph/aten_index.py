@@ -21,7 +21,7 @@ Build = Callable[..., Any]
 def wrapped(i: Node, size: Any) -> Node:
     """The index with negative ones counted from the end."""
     i = as_type(i, dtypes.i64) if i.dtype not in index.INDICES else i
-    return pw.WHERE(pw.LT(i, full(0, i.dtype)), pw.ADD(i, full(size, i.dtype)), i)
+    return pw.WHERE(pw.LT(i, full(0, i.dtype)), pw.ADD(i, pw.FULL(value=size, dtype=i.dtype)), i)
 
 
 def _embedding(weight: Node, i: Node, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False) -> Node:
@@ -120,7 +120,7 @@ def index_tensors(x: Node, indices: Sequence[Node | None]) -> Node:
         place = wrapped(i, size)
         if len(at) > 1:
             place = as_type(place, dtypes.i64)
-        flat = place if flat is None else pw.ADD(pw.MUL(flat, full(size, dtypes.i64)), place)
+        flat = place if flat is None else pw.ADD(pw.MUL(flat, pw.FULL(value=size, dtype=dtypes.i64)), place)
     assert flat is not None
     first = dims[0]
     if len(dims) > 1:
@@ -172,7 +172,7 @@ def index_put(x: Node, indices: Sequence[Node | None], values: Node, accumulate:
 
 def _slice_scatter(x: Node, src: Node, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Node:
     d = dim % len(x.shape)
-    size = x.shape[d]
+    size: Any = x.shape[d]
     lo = min(max(0 if start is None else start + size if start < 0 else start, 0), size)
     hi = min(max(size if end is None else end + size if end < 0 else end, lo), size)
     return index.SLICE_SCATTER(x, as_type(src, x.dtype), dim=d, start=lo, stop=hi, step=step)
@@ -180,7 +180,7 @@ def _slice_scatter(x: Node, src: Node, dim: int = 0, start: int | None = None, e
 
 def _select_scatter(x: Node, src: Node, dim: int, at: int) -> Node:
     d = dim % len(x.shape)
-    at %= x.shape[d]
+    at = at if at >= 0 else at + x.shape[d]  # type: ignore[assignment]
     one = view.RESHAPE(as_type(src, x.dtype), shape=(*x.shape[:d], 1, *x.shape[d + 1 :]))
     return index.SLICE_SCATTER(x, one, dim=d, start=at, stop=at + 1, step=1)
 

@@ -296,7 +296,8 @@ def _table() -> dict[str, Build]:
     table: dict[str, Build] = {}
     for name, row in (
         ("mul", pw.MUL), ("floor_divide", pw.FLOORDIV), ("fmod", pw.REM), ("remainder", pw.MOD), ("bitwise_and", pw.BITAND),
-        ("bitwise_or", pw.BITOR), ("bitwise_xor", pw.BITXOR), ("__and__", pw.BITAND), ("__or__", pw.BITOR), ("__xor__", pw.BITXOR),
+        ("bitwise_or", pw.BITOR), ("bitwise_xor", pw.BITXOR), ("__and__", pw.BITAND), ("__or__", pw.BITOR),
+        ("__xor__", pw.BITXOR),
         ("bitwise_left_shift", pw.SHL), ("bitwise_right_shift", pw.SHR), ("__lshift__", pw.SHL), ("__rshift__", pw.SHR),
     ):  # fmt: skip
         for overload in ("Tensor", "Scalar", "default", "Tensor_Scalar"):

@@ -276,6 +276,7 @@ BUILDS: dict[str, Build] = {
     "aten._softmax.default": _softmax(composite.SOFTMAX), "aten._log_softmax.default": _softmax(composite.LOG_SOFTMAX),
     "aten._safe_softmax.default": _safe_softmax, "aten.logsumexp.default": logsumexp,
     "aten.linalg_vector_norm.default": _vector_norm,
-    "aten.norm.ScalarOpt_dim": _norm, "aten.norm.Scalar": _norm, "aten.norm.ScalarOpt_dim_dtype": _norm, "aten.norm.ScalarOpt_dtype": _norm,
+    "aten.norm.ScalarOpt_dim": _norm, "aten.norm.Scalar": _norm, "aten.norm.ScalarOpt_dim_dtype": _norm,
+    "aten.norm.ScalarOpt_dtype": _norm,
     "aten.native_layer_norm.default": _native_layer_norm, "aten.native_group_norm.default": _group_norm,
 }  # fmt: skip

@@ -38,7 +38,9 @@ def _on_place(recorder: Recorder, func: Any, device: Any) -> None:
         return
     device = torch.device(device)
     if device.type != recorder.place.type or device.index not in (None, recorder.place.index):
-        refuse(str(func), f"it puts a tensor on {device}, other tensors are on {recorder.place}", "keep all tensors on one device")
+        refuse(
+            str(func), f"it puts a tensor on {device}, other tensors are on {recorder.place}", "keep all tensors on one device"
+        )
 
 
 def formatted(shape: st.Sizes, strides: st.Sizes, memory_format: Any) -> st.Sizes:
@@ -203,6 +205,10 @@ def _item(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict[str, 
     return recorder.read(_fake(recorder, args[0]), "reading a tensor's value").item()
 
 
+def _is_nonzero(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    return bool(_item(recorder, func, args, kwargs))
+
+
 def _equal(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     a, b = (recorder.read(_fake(recorder, x), "comparing tensors") for x in args)
     with private.without_modes():
@@ -226,10 +232,19 @@ def _sdpa_choice(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dic
 _KERNELS: dict[Any, tuple[int, st.Sizes]] = {}
 
 
-def attention_kernel(tensors: Sequence[Fake], mask: Fake | None, causal: bool, scale: float | None, gqa: bool) -> tuple[int, st.Sizes]:
+def attention_kernel(
+    tensors: Sequence[Fake], mask: Fake | None, causal: bool, scale: float | None, gqa: bool
+) -> tuple[int, st.Sizes]:
     """Which of its kernels eager takes, and the strides of the result: asked of torch once for each kind of operands."""
     given = [*tensors, mask] if mask is not None else list(tensors)
-    key = tuple((t.sizes, t.strides, t.dtype, t.device, fk.tracked(t)) for t in given), causal, scale, gqa, mask is None, torch.is_grad_enabled()
+    key = (
+        tuple((t.sizes, t.strides, t.dtype, t.device, fk.tracked(t)) for t in given),
+        causal,
+        scale,
+        gqa,
+        mask is None,
+        torch.is_grad_enabled(),
+    )
     found = _KERNELS.get(key)
     if found is None:
         with private.without_modes():
@@ -239,13 +254,13 @@ def attention_kernel(tensors: Sequence[Fake], mask: Fake | None, causal: bool, s
 
 def _ask_kernel(given: Sequence[Fake], causal: bool, scale: float | None, gqa: bool) -> tuple[int, st.Sizes]:
     real = [torch.empty_strided(t.sizes, t.strides, dtype=t.dtype, device=t.device, requires_grad=fk.tracked(t)) for t in given]
-    chosen = private.sdpa_backend(*real[:3], real[3] if len(real) > 3 else None, causal, scale, gqa)
+    chosen = private.sdpa_backend(real[:3], real[3] if len(real) > 3 else None, causal, scale, gqa)
     shape = (*given[0].sizes[:-1], given[2].sizes[-1])
     if chosen != private.SDPA_FLASH:
         return chosen, st.contiguous(shape)
     meta = [torch.empty_strided(t.sizes, t.strides, dtype=t.dtype, device="meta") for t in given]
     meta = [m if m.stride(-1) == 1 else m.contiguous() for m in meta[:3]] + meta[3:]
-    return chosen, private.flash_strides(*meta[:3], meta[3] if len(meta) > 3 else None, causal, scale)
+    return chosen, private.flash_strides(meta[:3], meta[3] if len(meta) > 3 else None, causal, scale)
 
 
 def _flash_attention(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -284,7 +299,9 @@ def _convolution(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dic
     if tiles and plain and x.sizes[1] == weight.sizes[1] and x.dtype == weight.dtype and x.dtype.is_floating_point:
         node = aten_contract.patch_convolution(fk.value(x), fk.value(weight), None if bias is None else fk.value(bias))
         if node is not None:
-            last = dims in (2, 3) and (st.suggests_channels_last(x.sizes, x.strides) or st.suggests_channels_last(weight.sizes, weight.strides))
+            last = dims in (2, 3) and (
+                st.suggests_channels_last(x.sizes, x.strides) or st.suggests_channels_last(weight.sizes, weight.strides)
+            )
             shape: st.Sizes = node.shape  # type: ignore[assignment]
             strides = st.channels_last(shape) if last else st.contiguous(shape)
             return recorder.result(node, strides, [x, weight] if bias is None else [x, weight, bias])
@@ -315,7 +332,7 @@ def _batch_norm(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict
         if buffer is not None:
             recorder.write(buffer, aten_reduce.moved(fk.value(buffer), new, momentum), [], str(func))
     inverse = pw.RSQRT(pw.ADD(deviation, full(eps, deviation.dtype)))
-    saved = [recorder.result(n, st.contiguous(n.shape), []) for n in (mine, inverse)]  # type: ignore[arg-type]
+    saved = [recorder.result(n, st.contiguous(n.shape), []) for n in (mine, inverse)]
     return out, *saved
 
 
@@ -340,7 +357,7 @@ RULES: dict[str, Rule] = {
         _views_in_place,
     ),
     "aten.as_strided.default": _as_strided,
-    "aten._local_scalar_dense.default": _item, "aten.item.default": _item, "aten.is_nonzero.default": lambda r, f, a, k: bool(_item(r, f, a, k)),
+    "aten._local_scalar_dense.default": _item, "aten.item.default": _item, "aten.is_nonzero.default": _is_nonzero,
     "aten.equal.default": _equal,
     "aten._fused_sdp_choice.default": _sdpa_choice, "aten._scaled_dot_product_flash_attention_for_cpu.default": _flash_attention,
     "aten.convolution.default": _convolution, "aten._convolution.default": _convolution,

@@ -22,7 +22,8 @@ from .strides import Sizes
 class Fake(torch.Tensor):
     """A view (`chain`) of a `memory`. `node` is its value when the memory was at `version`.
 
-    `detached`: whether eager's tensor would be cut off from the gradients of its memory. `sizes`, `strides` and `offset` repeat the metadata as plain tuples.
+    `detached`: whether eager's tensor would be cut off from the gradients of its memory. `sizes`, `strides` and `offset`
+    repeat the metadata as plain tuples. `twin`: see the function of that name.
     """
 
     memory: Memory

@@ -50,7 +50,7 @@ class Step:
                 return SLICE_SCATTER(x, new, dim=dim, start=start, stop=stop, step=step)
             case view.ExpandAttrs(shape) if math.prod(shape) == math.prod(self.before):
                 return view.RESHAPE(new, shape=self.before)
-            case view.AsStridedAttrs(shape, strides, offset) if not st.may_overlap(shape, strides):
+            case view.AsStridedAttrs(shape, strides, offset) if not st.may_overlap(shape, strides):  # type: ignore[arg-type]
                 return AS_STRIDED_SCATTER(x, new, strides=strides, offset=offset)
         raise Unsupported("it writes through a view in which several elements share one place")
 
@@ -106,8 +106,9 @@ class Builder:
 class Memory:
     """One storage: `value` fills its base, a tensor of `shape` and `strides` at `offset`.
 
-    `source` is the graph input it belongs to. `opaque` says why it cannot be written (another type's view shares it, ...).
-    `foreign`: it is really a part of another memory. `tracked`: whether eager's tensor would require grad; `leaf`: that it is a leaf of autograd's graph.
+    `source` is the graph input it belongs to, `initial` what that held at first. `opaque` says why it cannot be written
+    (another dtype's view shares it, ...); `foreign`: it is really a part of another memory. `tracked`: whether eager's tensor
+    would require grad; `leaf`: that it is a leaf of autograd's graph.
     """
 
     value: Node

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from ..base import dtypes
 from . import aten_contract, aten_reduce, aten_special
@@ -27,6 +26,7 @@ from .recorder import Recorder, refuse
 
 Handler = Callable[..., Any]  # (recorder, func, *args, **kwargs); NotImplemented: as any other function
 T = torch.Tensor
+functional = torch.nn.functional
 
 
 def call(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -37,7 +37,7 @@ def call(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     handler = handlers.get(func)
     if handler is None and getattr(func, "__name__", "") in ("__set__", "__delete__"):
         handler = _sets_attribute
-    if handler is not None and "out" not in kwargs:
+    if handler is not None and "out" not in kwargs and not _transformed(args):
         result = handler(recorder, func, *args, **kwargs)
         if result is not NotImplemented:
             return result
@@ -46,6 +46,11 @@ def call(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     if args and result is swapped[0] and type(result) is Fake:
         return args[0]  # written in place: the very object, which may be a real tensor
     return result
+
+
+def _transformed(args: tuple[Any, ...]) -> bool:
+    """Whether it is called within a function transform: its operands become fakes further down."""
+    return bool(args) and type(args[0]) is torch.Tensor and private.in_transform(args[0])
 
 
 def _swap(recorder: Recorder, value: Any) -> Any:
@@ -67,17 +72,20 @@ def _operands(recorder: Recorder, *tensors: Any) -> list[Fake] | None:
     """The fakes, if all are float tensors of one dtype on which a shortcut means what ATen means."""
     if torch.is_autocast_enabled(recorder.place.type):
         return None
-    fakes = []
+    fakes: list[Fake] = []
     for t in tensors:
-        f = t if type(t) is Fake else recorder.fake_of(t) if isinstance(t, torch.Tensor) and not private.in_transform(t) else None
-        if f is None or f.node.dtype is not fakes[0].node.dtype if fakes else f is None:
+        if type(t) is Fake:
+            fakes.append(t)
+        elif isinstance(t, torch.Tensor) and not private.in_transform(t):
+            fakes.append(recorder.fake_of(t))
+        else:
             return None
-        fakes.append(f)
-    return fakes if fakes[0].node.dtype.is_float else None
+    dtype = fakes[0].node.dtype
+    return fakes if dtype.is_float and all(f.node.dtype is dtype for f in fakes) else None
 
 
 def _result(recorder: Recorder, node: Node, operands: list[Fake], strides: st.Sizes | None = None) -> Fake:
-    return recorder.result(node, st.contiguous(node.shape) if strides is None else strides, operands)  # type: ignore[arg-type]
+    return recorder.result(node, st.contiguous(node.shape) if strides is None else strides, operands)
 
 
 def _linear(recorder: Recorder, func: Any, input: Any, weight: Any, bias: Any = None) -> Any:
@@ -155,7 +163,9 @@ def _plain_mask(recorder: Recorder, mask: Any, q: Fake) -> bool:
     return mask is None or (mask.dtype in (torch.bool, q.dtype) and mask.dim() >= 2 and not private.in_transform(mask))
 
 
-def _layer_norm(recorder: Recorder, func: Any, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+def _layer_norm(
+    recorder: Recorder, func: Any, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
     operands = _operands(recorder, input, *[p for p in (weight, bias) if p is not None])
     if operands is None or (weight is None and bias is not None):
         return NotImplemented
@@ -166,7 +176,9 @@ def _layer_norm(recorder: Recorder, func: Any, input: Any, normalized_shape: Any
     return _result(recorder, aten_reduce.layer_norm(nodes[0], len(shape), nodes[1], nodes[2], eps), operands)  # type: ignore[arg-type]
 
 
-def _rms_norm(recorder: Recorder, func: Any, input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+def _rms_norm(
+    recorder: Recorder, func: Any, input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None
+) -> Any:
     operands = _operands(recorder, input, *(() if weight is None else (weight,)))
     if operands is None:
         return NotImplemented
@@ -227,16 +239,29 @@ def _sets_attribute(recorder: Recorder, func: Any, *args: Any, **kwargs: Any) ->
 
 
 _METADATA = (
-    "shape", "dtype", "device", "ndim", "layout", "is_cuda", "is_cpu", "is_sparse", "is_quantized", "is_meta", "is_mkldnn", "is_mps",
+    "shape", "dtype", "device", "ndim", "layout", "is_cuda", "is_cpu", "is_sparse", "is_quantized", "is_meta", "is_mkldnn",
+    "is_mps",
     "is_nested", "itemsize", "nbytes", "is_xla", "is_xpu", "is_sparse_csr", "is_ipu", "is_vulkan", "is_mtia", "is_maia", "names",
 )  # fmt: skip
 _QUERIES = (
-    "size", "dim", "stride", "is_contiguous", "numel", "nelement", "is_floating_point", "is_complex", "storage_offset", "element_size",
-    "get_device", "ndimension", "is_signed", "__len__", "is_conj", "is_neg", "is_inference", "dim_order", "__hash__", "is_same_size",
+    "size", "dim", "stride", "is_contiguous", "numel", "nelement", "is_floating_point", "is_complex", "storage_offset",
+    "element_size",
+    "get_device", "ndimension", "is_signed", "__len__", "is_conj", "is_neg", "is_inference", "dim_order", "__hash__",
+    "is_same_size",
     "has_names", "__dir__", "_is_view",
 )  # fmt: skip
 _READ = ("tolist", "numpy", "__array__", "__repr__", "__format__", "__dlpack__", "__str__")
-_MEMORY = ("data_ptr", "storage", "untyped_storage", "_typed_storage", "share_memory_", "is_shared", "storage_type", "is_set_to", "set_")
+_MEMORY = (
+    "data_ptr",
+    "storage",
+    "untyped_storage",
+    "_typed_storage",
+    "share_memory_",
+    "is_shared",
+    "storage_type",
+    "is_set_to",
+    "set_",
+)
 _AUTOGRAD = ("backward", "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "requires_grad_", "detach_")
 
 
@@ -247,13 +272,13 @@ def _tables() -> tuple[dict[Any, Handler], frozenset[Any]]:
     plain |= {getattr(T, name) for name in _QUERIES if hasattr(T, name)}
     plain |= {torch.is_floating_point, torch.is_complex, torch.numel, torch.is_signed, torch.is_storage}
     handlers: dict[Any, Handler] = {
-        F.linear: _linear, torch.matmul: _matmul, T.matmul: _matmul, T.__matmul__: _matmul,
-        F.scaled_dot_product_attention: _attention, F.layer_norm: _layer_norm, F.rms_norm: _rms_norm,
-        T.requires_grad.__get__: _requires_grad, T.is_leaf.__get__: _is_leaf, T.grad_fn.__get__: _grad_fn,  # type: ignore[attr-defined]
-        T.grad.__get__: _grad, T.data.__get__: _data,  # type: ignore[attr-defined]
+        functional.linear: _linear, torch.matmul: _matmul, T.matmul: _matmul, T.__matmul__: _matmul,
+        functional.scaled_dot_product_attention: _attention, functional.layer_norm: _layer_norm, functional.rms_norm: _rms_norm,
+        T.requires_grad.__get__: _requires_grad, T.is_leaf.__get__: _is_leaf, T.grad_fn.__get__: _grad_fn,
+        T.grad.__get__: _grad, T.data.__get__: _data,
         T.__deepcopy__: _refusal("a recorded tensor is not copied in Python", "use clone()"),
         T.__reduce_ex__: _refusal("a recorded tensor cannot be pickled"),
-        T._version.__get__: _refusal("a version counter is no input of the recording"),  # type: ignore[attr-defined]
+        T._version.__get__: _refusal("a version counter is no input of the recording"),
     }  # fmt: skip
     handlers |= {getattr(T, name): _reads for name in _READ if hasattr(T, name)}
     handlers |= {getattr(T, name): _refusal("it looks at the tensor's memory") for name in _MEMORY if hasattr(T, name)}

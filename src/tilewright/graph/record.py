@@ -10,7 +10,6 @@ the ATen calls that all others come down to, below autograd and autocast.
 from __future__ import annotations
 
 import enum
-import functools
 import gc
 import types
 import weakref
@@ -20,8 +19,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
-from ..base.errors import RecordError
 from . import aten, functions
 from . import fake as fk
 from . import functionalize as fz
@@ -40,7 +39,8 @@ __all__ = [
 # What a result may hold beside tensors: the same object is given at each call.
 _CONSTANTS = (
     int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
-    enum.Enum, type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, nn.Module, range, slice, type(Ellipsis), torch.finfo,
+    enum.Enum, type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, nn.Module, range, slice, type(Ellipsis),
+    torch.finfo,
 )  # fmt: skip
 
 
@@ -96,7 +96,9 @@ class Recorded:
                 outputs[place] = leaf
         return outputs
 
-    def fill_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[dict[Any, torch.Tensor]], tuple[tuple[Any, ...], dict[str, Any]]]:
+    def fill_arguments(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[[dict[Any, torch.Tensor]], tuple[tuple[Any, ...], dict[str, Any]]]:
         """A function that gives the call's arguments again with other tensors, by their `ArgSource`."""
         with_paths, tree = private.tree_flatten_with_path((args, kwargs))
         sources = [ArgSource(_path(path)) for path, _ in with_paths]
@@ -121,10 +123,13 @@ def record(
     """
     owner = module if module is not None else fn if isinstance(fn, nn.Module) else getattr(fn, "__self__", None)
     with_paths, tree = private.tree_flatten_with_path((args, kwargs or {}))
-    watch = Watch(fn, owner if isinstance(owner, nn.Module) else None, [*args, *(kwargs or {}).values(), *(v for _, v in with_paths)])
+    watch = Watch(
+        fn, owner if isinstance(owner, nn.Module) else None, [*args, *(kwargs or {}).values(), *(v for _, v in with_paths)]
+    )
     recorder = Recorder(_parameters(owner) if isinstance(owner, nn.Module) else {}, concrete=concrete)
     same, leaves = _arguments(recorder, with_paths)
     fake_args, fake_kwargs = private.tree_unflatten(leaves, tree)
+    watch.arguments([*fake_args, *fake_kwargs.values()])
     del leaves
     finished = False
     try:
@@ -134,11 +139,13 @@ def record(
         changed = watch.restore()
         if not finished:
             recorder.forget()
-    del fake_args, fake_kwargs
+    del fake_args, fake_kwargs, watch
     if recorder.refusal is not None:  # the program caught it
         raise recorder.refusal
     if changed:
-        refuse(_named(fn), f"it changes {changed}", "keep state out of the compiled function, or in tensors that it writes in place")
+        refuse(
+            _named(fn), f"it changes {changed}", "keep state out of the compiled function, or in tensors that it writes in place"
+        )
     recorded = _finish(recorder, result, tuple(same))
     del result
     _check_nothing_kept(recorder, fn)
@@ -160,7 +167,7 @@ class _DispatchLevel(private.DispatchMode):
         return aten.dispatch(self.recorder, func, args, kwargs or {})
 
 
-class _FunctionLevel(private.TorchFunctionMode):
+class _FunctionLevel(TorchFunctionMode):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self.recorder = recorder
@@ -214,7 +221,9 @@ def _finish(recorder: Recorder, result: Any, same: tuple[tuple[ArgSource, int], 
         if isinstance(leaf, torch.Tensor):
             fakes[id(leaf)] = leaf if type(leaf) is Fake else recorder.fake_of(leaf)
         elif not isinstance(leaf, _CONSTANTS):
-            refuse("the result", f"it holds a {type(leaf).__name__}", "return tensors, plain Python values and containers of them")
+            refuse(
+                "the result", f"it holds a {type(leaf).__name__}", "return tensors, plain Python values and containers of them"
+            )
     for f in fakes.values():
         if f.memory.foreign:
             refuse("the result", "it shares memory with a tensor of another dtype or form", "return a clone of it")
@@ -234,7 +243,7 @@ def _finish(recorder: Recorder, result: Any, same: tuple[tuple[ArgSource, int], 
             identities.add(len(outputs))
             outputs.append(Output(fk.value(f), f.strides, Alias("input", f.memory.source)))
     tracked = {numbers[id(f)]: fk.tracked(f) for f in distinct}
-    outputs += [Output(n, contiguous(n.shape)) for n in recorder.unused_draws([o.node for o in outputs])]  # type: ignore[arg-type]
+    outputs += [Output(n, contiguous(n.shape)) for n in recorder.unused_draws([o.node for o in outputs])]
     graph = Graph(
         inputs=tuple(recorder.nodes), outputs=tuple(outputs), strides=tuple(t.stride() for t in recorder.tensors),
         effects=fz.effects(recorder.memories),
@@ -256,6 +265,3 @@ def _check_nothing_kept(recorder: Recorder, fn: Callable[..., Any]) -> None:
         kept = next((f for r in born if (f := r()) is not None), None)
         if kept is not None:
             refuse(_named(fn), f"it keeps a tensor of shape {list(kept.sizes)} in Python state", "return the tensor instead")
-
-
-_ = functools, RecordError

@@ -315,7 +315,6 @@ class Recorder:
         return inputs, drawn
 
 
-
 def _stack_level() -> int:
     """How far up the user's line is, for `warnings.warn` in the caller."""
     level, frame = 0, sys._getframe(1)

@@ -8,21 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import torch
-from torch._ops import OpOverload
-from torch.overrides import TorchFunctionMode
+from torch import _ops
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-
-__all__ = [
-    "SDPA_FLASH", "SDPA_MATH", "DispatchMode", "OpOverload", "TorchFunctionMode", "TreeSpec", "aliases", "below_python", "compiling",
-    "decompositions", "defaults", "flash_strides", "in_transform", "is_composite", "is_random", "overloads", "parameters", "path_step",
-    "plain_function", "sdpa_backend", "tree_flatten", "tree_flatten_with_path", "tree_unflatten", "without_modes", "wrapper", "written",
-]  # fmt: skip
-
 
 
 class DispatchMode(TorchDispatchMode):
@@ -33,14 +25,27 @@ class DispatchMode(TorchDispatchMode):
         return False
 
 
-TreeSpec = _pytree.TreeSpec
-tree_flatten = _pytree.tree_flatten
-tree_flatten_with_path = _pytree.tree_flatten_with_path
+OpOverload: TypeAlias = _ops.OpOverload
+TreeSpec: TypeAlias = _pytree.TreeSpec
 tree_unflatten = _pytree.tree_unflatten
 without_modes = _disable_current_modes
 plain_function = torch._C._disabled_torch_function_impl  # a class's `__torch_function__` that does nothing
 
 SDPA_MATH, SDPA_FLASH = 0, 1  # what `sdpa_backend` gives
+
+
+def _is_leaf(value: Any) -> bool:
+    return type(value) is torch.Size  # else a tuple of numbers
+
+
+def tree_flatten(tree: Any) -> tuple[list[Any], TreeSpec]:
+    """The leaves of nested containers, and their form."""
+    return _pytree.tree_flatten(tree, is_leaf=_is_leaf)
+
+
+def tree_flatten_with_path(tree: Any) -> tuple[list[tuple[Any, Any]], TreeSpec]:
+    """As `tree_flatten`, each leaf with its path: `path_step` reads a step."""
+    return _pytree.tree_flatten_with_path(tree, is_leaf=_is_leaf)
 
 
 def path_step(key: Any) -> Any:
@@ -53,7 +58,7 @@ def path_step(key: Any) -> Any:
 
 def wrapper(cls: type, shape: Any, strides: Any, offset: int, dtype: torch.dtype, device: torch.device) -> Any:
     """A tensor of the subclass with that metadata and no memory; its operations come to Python."""
-    make = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+    make = torch.Tensor._make_wrapper_subclass
     return make(cls, shape, strides=strides, storage_offset=offset, dtype=dtype, device=device)
 
 
@@ -111,17 +116,15 @@ def decompositions() -> dict[OpOverload, Callable[..., Any]]:
     return decomposition_table
 
 
-def sdpa_backend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, causal: bool, scale: float | None, gqa: bool
-) -> int:
+def sdpa_backend(qkv: Sequence[torch.Tensor], mask: torch.Tensor | None, causal: bool, scale: float | None, gqa: bool) -> int:
     """The kernel that eager's attention takes for such tensors: `SDPA_MATH` or `SDPA_FLASH` on a CPU."""
-    return torch._fused_sdp_choice(q, k, v, mask, 0.0, causal, scale=scale, enable_gqa=gqa)
+    return torch._fused_sdp_choice(*qkv, mask, 0.0, causal, scale=scale, enable_gqa=gqa)
 
 
-def flash_strides(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, causal: bool, scale: float | None) -> tuple[int, ...]:
+def flash_strides(qkv: Sequence[torch.Tensor], mask: torch.Tensor | None, causal: bool, scale: float | None) -> tuple[int, ...]:
     """The strides of what the CPU's flash kernel gives for such (meta) tensors."""
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    return flash(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)[0].stride()
+    return flash(*qkv, 0.0, causal, attn_mask=mask, scale=scale)[0].stride()
 
 
 _LOCK = threading.Lock()

@@ -28,9 +28,13 @@ class Watch:
         for m in _modules(fn, module):
             self._module(m)
         self._function(fn)
-        for value in arguments:
-            self._value("an argument", value, deep=True)
+        self.arguments(arguments)
         self._states = _states()
+
+    def arguments(self, values: Iterable[Any]) -> None:
+        """Watch more values: containers, and objects' attributes."""
+        for value in values:
+            self._value("an argument", value, deep=True)
 
     def _module(self, module: nn.Module) -> None:
         label = type(module).__name__
