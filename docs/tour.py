@@ -126,7 +126,7 @@ def fuse(graph: Graph, target: Target) -> Program:
     )
     show(
         "Tile IR",
-        "The kernels as loops over tiles. `grid` is the parallel loop; a product's accumulator stays in the cache for what follows.",
+        "The kernels as loops over tiles. `grid` is the parallel loop; a product's accumulator stays in the cache.",
         "\n".join(kernel_text(k) for k in program.kernels()),
     )
     return program

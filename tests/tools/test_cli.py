@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from tilewright import errors
 from tilewright.base import config
 from tilewright.tools import cli
 
@@ -72,12 +71,3 @@ def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert said in capsys.readouterr().err
     assert cli.main(["explain", "no_such_module:f"]) == 1
     assert "no_such_module" in capsys.readouterr().err
-
-
-def test_examples_of_types() -> None:
-    assert cli.example("f32[]").shape == ()
-    assert (cli.example("bf16[2, 3]").dtype, cli.example("bf16[2, 3]").shape) == (torch.bfloat16, (2, 3))
-    assert cli.example("b1[4]").dtype is torch.bool
-    assert set(cli.example("i64[50]").tolist()) <= {0, 1}
-    with pytest.raises(errors.OptionError):
-        cli.example("f32")

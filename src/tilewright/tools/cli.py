@@ -3,6 +3,7 @@
     tilewright env                                    versions, target, cache, settings
     tilewright opt [FILE] [--passes ...] [--to ...]   run passes over IR text
     tilewright dump FOLDER                            what TW_DUMP wrote, pass by pass
+    tilewright check [FILE]                           which stage changes a graph's values
     tilewright explain FILE.py:NAME TYPE...           what a call becomes; a type is f32[8, 256]
 """
 
@@ -10,15 +11,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import re
 import runpy
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..base import dtypes, errors
-
-_TYPE = re.compile(r"(\w+)\[([\d,\s]*)\]")
+from ..base import errors
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,6 +52,12 @@ def _dump(argv: Sequence[str]) -> int:
     return dump.main(argv)
 
 
+def _check(argv: Sequence[str]) -> int:
+    from . import check
+
+    return check.main(argv)
+
+
 def _explain(argv: Sequence[str]) -> int:
     about = "What a call becomes: kernels, guards, eager parts. Nothing is run."
     parser = argparse.ArgumentParser("tilewright explain", description=about)
@@ -64,9 +68,10 @@ def _explain(argv: Sequence[str]) -> int:
     import torch
 
     from .explain import explain
+    from .inputs import example, parse_type
 
     try:
-        function, tensors = load(options.function), list(map(example, options.types))
+        function, tensors = load(options.function), [example(parse_type(t)) for t in options.types]
         with torch.set_grad_enabled(options.grad):
             print(explain(function, *tensors))
     except (errors.TilewrightError, OSError, ImportError) as e:
@@ -75,7 +80,9 @@ def _explain(argv: Sequence[str]) -> int:
     return 0
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"env": _env, "opt": _opt, "dump": _dump, "explain": _explain}
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "env": _env, "opt": _opt, "dump": _dump, "check": _check, "explain": _explain,
+}  # fmt: skip
 
 
 def load(place: str) -> Any:
@@ -90,20 +97,6 @@ def load(place: str) -> Any:
         raise errors.OptionError(option="function", choices=f"a name in {where}", value=name)
     found = namespace[name]
     return found().eval() if isinstance(found, type) and issubclass(found, nn.Module) else found
-
-
-def example(text: str) -> Any:
-    """A tensor of a type such as "f32[8, 256]": random floats; zeros and ones of other types. Raises OptionError."""
-    import torch
-
-    from ..graph.ops.torch_dtypes import to_torch
-
-    m = _TYPE.fullmatch(text.strip())
-    if m is None or m[1] not in dtypes.BY_NAME:
-        raise errors.OptionError(option="type", choices="a type such as f32[8, 256]", value=text)
-    dtype = to_torch(dtypes.named(m[1]))
-    shape = [int(n) for n in m[2].split(",") if n.strip()]
-    return torch.randn(shape).to(dtype) if dtype.is_floating_point else torch.randint(0, 2, shape).to(dtype)
 
 
 if __name__ == "__main__":
