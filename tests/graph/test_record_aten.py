@@ -5,7 +5,10 @@ import math
 import pytest
 import torch
 
-from graph.recording import calls, check, ops
+from graph.recording import calls, check, ops, run
+
+from tilewright.base.errors import RecordError
+from tilewright.graph.record import record
 
 F = torch.nn.functional
 
@@ -399,6 +402,26 @@ def test_random_calls_match_eager_and_keep_their_order():
         ),
     )  # fmt: skip
     assert len(recorded.graph.outputs) == 8
+
+
+def test_random_calls_on_strided_tensors_draw_in_memory_order():
+    def fn(x):
+        y = torch.zeros_like(x)
+        y[..., ::2].uniform_()
+        return F.dropout(x, 0.5, training=True), torch.rand_like(x), torch.bernoulli(x.sigmoid()), torch.bernoulli(x, 0.5), y
+
+    names = ("aten.bernoulli.p", "aten.rand_like.default", "aten.bernoulli.default", "aten.bernoulli.p", "aten.uniform.default")
+    check(fn, r(4, 6).T, opaque=names)
+    check(lambda x: torch.empty_like(x).normal_(), r(3, 5).T, opaque=("aten.normal_functional.default",))
+    with pytest.raises(RecordError, match="row-major"):
+        record(lambda x: torch.randn_like(x), (r(4, 6).T,))
+    check(fn, r(2, 3, 4, 5).contiguous(memory_format=torch.channels_last), opaque=names)
+
+
+def test_opaque_calls_see_row_major_memory():
+    lstm = torch.nn.LSTM(4, 5, batch_first=True)
+    with torch.no_grad():
+        check(lambda x: lstm(x)[0], r(2, 3, 4), opaque=("aten.mkldnn_rnn_layer.default",))
 
 
 @pytest.mark.parametrize("dtype", [bf16, f16])

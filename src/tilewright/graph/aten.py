@@ -21,12 +21,12 @@ from . import fake as fk
 from . import strides as st
 from . import torch_private as private
 from .fake import Fake
-from .functionalize import Builder, Unsupported
+from .functionalize import Builder
 from .ir import TensorType, TupleType, make
 from .ops.opaque import CALL, GETITEM, PURE, CallAttrs, spec_of
 from .ops.pointwise import CAST
 from .ops.torch_dtypes import FROM_TORCH
-from .ops.view import EXPAND
+from .ops.view import PERMUTE
 from .promotion import can_cast
 from .recorder import Recorder, refuse
 from .shadow import eager_error
@@ -55,6 +55,11 @@ _FUNCTIONAL = {
     "aten.pow_.Tensor": "aten.pow.Tensor_Tensor",
     "aten.normal_.default": "aten.normal_functional.default",
 }  # fmt: skip
+
+
+# Random overloads that do not draw in the order of their operand's memory; those that draw otherwise into row-major memory.
+_DRAWS_OTHERWISE = {"aten.multinomial.default", "aten.bernoulli.default", "aten.bernoulli.p"}
+_DRAWS_IN_BLOCKS = {"aten.normal_functional.default", "aten.randn_like.default"}
 
 
 class NoHelp(Exception):
@@ -304,7 +309,7 @@ def _unsupported_write(recorder: Recorder, func: OpOverload, args: Args, kwargs:
 
 
 def _in_place_rule(functional: OpOverload) -> Rule:
-    missing = private.defaults(functional)
+    missing, random = private.defaults(functional), private.is_random(functional)
 
     def rule(recorder: Recorder, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
         target = args[0] if type(args[0]) is Fake else recorder.fake_of(args[0])
@@ -314,7 +319,10 @@ def _in_place_rule(functional: OpOverload) -> Rule:
                 args = (*args, own[name])
         if st.overlaps_itself(target.sizes, target.strides) or _shares(recorder, target, args[1:]):
             eager_error(recorder, func, args, kwargs)
-        result = dispatch(recorder, functional, (target, *args[1:]), kwargs)
+        if random and _strided(target):
+            result = _drawn_in_memory_order(recorder, functional, (target, *args[1:]), kwargs)
+        else:
+            result = dispatch(recorder, functional, (target, *args[1:]), kwargs)
         assign(recorder, func, target, result, args, kwargs)
         return target
 
@@ -401,10 +409,38 @@ def _restrided(recorder: Recorder, made: Fake, seen: torch.Tensor) -> Fake:
     return made if made.strides == seen.stride() else recorder.result(fk.value(made), seen.stride(), [made])
 
 
+def _drawn_in_memory_order(recorder: Recorder, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """A random call on a dense tensor that is not row-major: eager draws in the order of its memory, so the call is made on that."""
+    x: Fake = args[0]
+    if str(func) in _DRAWS_IN_BLOCKS and st.numel(x.sizes) >= 16:
+        refuse(str(func), "eager draws other numbers for a tensor that is not row-major", "draw into a contiguous tensor")
+    order = st.memory_order(x.sizes, x.strides)
+    packed = PERMUTE(fk.value(x), dims=order)
+    drawn = opaque(recorder, func, (recorder.result(packed, st.contiguous(packed.shape), [x]), *args[1:]), kwargs)
+    back = tuple(order.index(d) for d in range(len(order)))
+    seen = _metadata(recorder, func, args, kwargs)
+    if not isinstance(drawn, Fake):
+        made = [recorder.result(PERMUTE(fk.value(d), dims=back), s.stride(), [x]) for d, s in zip(drawn, seen)]
+        return made if isinstance(drawn, list) else tuple(made)
+    return recorder.result(PERMUTE(fk.value(drawn), dims=back), seen.stride(), [x])
+
+
+def _draws_like(func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
+    """Whether a random call's results have the shape of its one tensor, a dense one that is not row-major."""
+    tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
+    return len(tensors) == 1 and type(args[0]) is Fake and str(func) not in _DRAWS_OTHERWISE and _strided(args[0])
+
+
+def _strided(x: Fake) -> bool:
+    return not st.is_contiguous(x.sizes, x.strides) and not st.may_overlap(x.sizes, x.strides)
+
+
 def opaque(recorder: Recorder, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """A `call` that eager torch runs. Its results' metadata come from torch's meta kernels."""
+    """A `call` that eager torch runs on row-major operands. Its results' metadata come from torch's meta kernels."""
     if recorder.trial:
         raise NoHelp
+    if private.is_random(func) and _draws_like(func, args, kwargs):
+        return _drawn_in_memory_order(recorder, func, args, kwargs)
     fakes: list[Fake] = []
     check_device(recorder, func, kwargs)
     nodes = [_tensors(recorder, a, fakes) for a in args]
@@ -456,6 +492,3 @@ def _metadata(recorder: Recorder, func: OpOverload, args: Args, kwargs: Kwargs) 
     except Exception as e:
         eager_error(recorder, func, args, kwargs)
         refuse(str(func), f"torch cannot tell its result's size without running it ({type(e).__name__}: {e})")
-
-
-__all__ = ["EXPAND", "NoHelp", "Unsupported", "assign", "check_device", "dispatch", "opaque"]

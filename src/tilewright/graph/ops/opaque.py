@@ -112,7 +112,8 @@ def _highest(spec: Spec) -> int:
 
 
 def _call(attrs: CallAttrs, *tensors: torch.Tensor) -> Any:
-    args, kwargs = fill(attrs.args, attrs.kwargs, tensors)
+    """Operands come as row-major memory: some operators take that for granted (oneDNN's recurrent layers)."""
+    args, kwargs = fill(attrs.args, attrs.kwargs, [t.contiguous() for t in tensors])
     return resolve(attrs.overload)(*args, **kwargs)
 
 
