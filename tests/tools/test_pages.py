@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import golden
+from tilewright.base import config
 from tilewright.graph.pipeline import PIPELINE
 from tilewright.graph.text import parse_graph, print_graph
 from tilewright.graph.verify import verify as verify_graph
@@ -19,6 +21,7 @@ from tilewright.tile.parse import parse_kernels
 from tilewright.tile.text import kernel_text
 from tilewright.tile.verify import verify as verify_kernel
 from tilewright.tools import check, opt
+from tilewright.tools.environment import shown
 from tilewright.tools.inputs import examples
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -90,3 +93,25 @@ def test_descriptions_are_the_modules() -> None:
     page = (DOCS / "passes.md").read_text()
     for name, p in opt.passes().items():
         assert f"## {name}\n\n{opt.describe(p)}" in page
+
+
+TABLES = {
+    "settings": [
+        f"| `{f.metadata['variable']}` | {shown(f.default)} | {f.metadata['meaning']} |" for f in dataclasses.fields(config.Settings)
+    ],
+    "levels": [f"| {level} | {meaning} |" for level, meaning in config.DEBUG_LEVELS.items()],
+}
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+def test_tables_are_the_programs(name: str) -> None:
+    path = DOCS / "debugging.md"
+    page = path.read_text()
+    head, rest = page.split(f"<!-- {name} -->\n")
+    table, tail = rest.split("<!-- end -->", 1)
+    rows = table.splitlines(keepends=True)
+    now = "".join([*rows[:2], *(row + "\n" for row in TABLES[name])])
+    if golden.update:
+        path.write_text(f"{head}<!-- {name} -->\n{now}<!-- end -->{tail}")
+    else:
+        assert table == now, "run pytest --update-golden"

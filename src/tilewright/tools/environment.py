@@ -23,7 +23,7 @@ def lines() -> Iterator[str]:
     yield from _section("cache", _cache())
     settings = config.get()
     rows = [
-        (f.metadata["variable"], _shown(getattr(settings, f.name)), f.metadata["meaning"]) for f in dataclasses.fields(settings)
+        (f.metadata["variable"], shown(getattr(settings, f.name)), f.metadata["meaning"]) for f in dataclasses.fields(settings)
     ]
     yield from _section("settings", rows)
     yield from _section("TW_DEBUG", [(str(level), meaning) for level, meaning in config.DEBUG_LEVELS.items()])
@@ -36,8 +36,13 @@ def _section(title: str, rows: list[tuple[str, ...]]) -> Iterator[str]:
         yield "  " + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
 
 
-def _shown(value: object) -> str:
-    return "not set" if value is None else {True: "1", False: "0"}[value] if isinstance(value, bool) else str(value)
+def shown(value: object) -> str:
+    """A setting's value as one would write it into the environment."""
+    if value is None:
+        return "not set"
+    if isinstance(value, int) and value and value % 2**30 == 0:
+        return f"{value >> 30}G"
+    return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def _versions() -> list[tuple[str, ...]]:
