@@ -56,7 +56,8 @@ def execute(kernel: ir.Kernel, arrays: Sequence[np.ndarray], isa: isas.Isa = HOS
     run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(address)
     room = np.full(bytes_ + 128, 0xFF, np.uint8)
     scratch = (room.ctypes.data + 63) // 64 * 64
-    args = np.array([*(a.ctypes.data for a in arrays), *scalars], np.int64)
+    error = np.zeros(256, np.uint8)
+    args = np.array([*(a.ctypes.data for a in arrays), *scalars, error.ctypes.data], np.int64)
     blocks = blocks_of(kernel, scalars)
     for lo, hi in ((0, blocks // 2), (blocks // 2, blocks)):
         run(args.ctypes.data, lo, hi, scratch)

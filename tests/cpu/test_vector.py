@@ -229,3 +229,16 @@ def test_aarch64_code_is_made() -> None:
     text = compiling.assembly(kernels.text_of(kernel, isas.named("aarch64")), isas.named("aarch64"))
     assert "fmla" in text or "fmadd" in text
     assert ".4s" in text
+
+
+def test_wild_indices_touch_nothing() -> None:
+    n, m = 40, 8
+    index, x, out = buffer("index", dtypes.i64, n), buffer("x", f32, m), buffer("out", f32, n)
+    kernel = one("wild", (index, x, out), nest((n,), Store(out, (i,), x[index[i]])))
+    where = np.random.default_rng(0).integers(0, m, n)
+    where[::3] = [-1, 1 << 40, -(1 << 62), m, 100, -7, 1 << 20] * 2
+    values = random(f32, (m,), 1)
+    for isa in EVERY:
+        got = np.full(n, 5, np.float32)
+        kernels.execute(kernel, [where, values, got], isa)
+        assert np.array_equal(got, np.where((where >= 0) & (where < m), values[np.clip(where, 0, m - 1)], 0))

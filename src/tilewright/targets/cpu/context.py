@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from ...base import dtypes
 from ...base.dtypes import DType
@@ -110,6 +111,8 @@ class Context:
         self.levels = [Level(False, True, NOTHING, len(f.lines) - 1)]
         self.level = 0
         self.exits: list[tuple[str, str]] = []  # of the loops that can be left early: where Continue and Break go
+        self._shared: list[str] | None = None  # while copies are written apart, where what they share goes,
+        self._apart = 0  # and the level they are written at
         self._sink: str | None = None
         self._lanes: dict[tuple[int, DType], Lanes] = {}
 
@@ -161,7 +164,7 @@ class Context:
 
     def from_scratch(self, offset: int) -> str:
         """The address `offset` bytes into the thread's scratch."""
-        return self.place(("scratch", offset), 0, lambda: Value(self.f.at("%scratch", offset, "i8"))).text
+        return self.place(("scratch", offset), None, 0, lambda: Value(self.f.at("%scratch", offset, "i8"))).text
 
     def sink(self) -> str:
         """Memory that a store goes to when its target is out of bounds."""
@@ -226,6 +229,24 @@ class Context:
             yield k
         self.copy = self.copies.start
 
+    def interleaved(self, compute: Callable[[], Value]) -> dict[int, Value]:
+        """`compute()` for every copy, the instructions of the copies taking turns.
+
+        A processor looks only so far ahead: copies one after the other would each wait for their own latencies.
+        """
+        if len(self.copies) == 1:
+            return {k: compute() for k in self.each_copy()}
+        lines, values, own = self.f.lines, {}, []
+        self._shared, self._apart = lines, self.level
+        for k in self.each_copy():
+            self.f.lines = []
+            values[k] = compute()
+            own.append(self.f.lines)
+        self.f.lines, self._shared = lines, None
+        for turn in zip_longest(*own):
+            lines += [line for line in turn if line is not None]
+        return values
+
     # -- places
 
     def copy_of(self, e: Expr) -> object:
@@ -261,8 +282,14 @@ class Context:
                 return found
         return None
 
-    def place(self, key: object, level: int, make: Callable[[], Value], reads: frozenset[Buffer] = NOTHING) -> Value:
-        """What was remembered under `key`, or `make()` with its instructions put at `level`. No control flow in `make`."""
+    def place(
+        self, key: object, copy: object, level: int, make: Callable[[], Value], reads: frozenset[Buffer] = NOTHING
+    ) -> Value:
+        """What was remembered under `key`, or `make()` with its instructions put at `level`. No control flow in `make`.
+
+        `copy` is the vector that the value belongs to (`copy_of`), None for one that all share.
+        """
+        key = (key, copy)
         found = self.recall(key)
         if found is not None:
             return found
@@ -271,6 +298,8 @@ class Context:
         if level < here:
             self.f.lines = self.levels[level + 1].before
             self.level = level
+        elif copy is None and self._shared is not None and here == self._apart:
+            self.f.lines = self._shared
         value = make()
         self.f.lines, self.level = lines, here
         self.levels[level].known[key] = value

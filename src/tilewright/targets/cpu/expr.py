@@ -23,8 +23,8 @@ def value(ctx: Context, e: Expr) -> Value:
         return Value(llvm.number(e.value, e.dtype.compute), literal=True)
     if isinstance(e, Var):
         return _variable(ctx, e)
-    key = (e, ctx.copy_of(e))
-    return ctx.recall(key) or ctx.place(key, ctx.home(e), lambda: _compute(ctx, e), ctx.facts.buffers(e))
+    copy = ctx.copy_of(e)
+    return ctx.recall((e, copy)) or ctx.place(e, copy, ctx.home(e), lambda: _compute(ctx, e), ctx.facts.buffers(e))
 
 
 def vector(ctx: Context, e: Expr) -> str:
@@ -51,8 +51,8 @@ def widened(ctx: Context, e: Expr, v: Value, lanes: int) -> str:
     o = ctx.ops(e.dtype, lanes)
     if v.literal:
         return o.splat_literal(v.text)
-    key = ("wide", e, lanes, ctx.copy_of(e))
-    return ctx.place(key, ctx.home(e), lambda: Value(o.broadcast(v.text), lanes), ctx.facts.buffers(e)).text
+    key = ("wide", e, lanes)
+    return ctx.place(key, ctx.copy_of(e), ctx.home(e), lambda: Value(o.broadcast(v.text), lanes), ctx.facts.buffers(e)).text
 
 
 def _variable(ctx: Context, v: Var) -> Value:
@@ -65,7 +65,7 @@ def _variable(ctx: Context, v: Var) -> Value:
             if ctx.lanes == 1:
                 x = index(ctx, ctx.facts.linear(v))
                 return Value(str(x), literal=isinstance(x, int))
-            return ctx.place((v, ctx.copy_of(v)), ctx.home(v), lambda: _along_lanes(ctx, v, dtypes.i64))
+            return ctx.place(v, ctx.copy_of(v), ctx.home(v), lambda: _along_lanes(ctx, v, dtypes.i64))
     raise KeyError(f"variable {v.name} is not bound")
 
 
@@ -127,12 +127,12 @@ def index(ctx: Context, x: Linear) -> int | str:
         constant += offset
         done += group
         if group:
-            key, before = ("sum", frozenset(done), _copies(ctx, done)), total
-            total = ctx.place(key, level, lambda b=before, g=group: Value(str(_sum(ctx, b, g)))).text  # type: ignore[misc]
+            key, before = ("sum", frozenset(done)), total
+            total = ctx.place(key, _copies(ctx, done), level, lambda b=before, g=group: Value(str(_sum(ctx, b, g)))).text  # type: ignore[misc]
     if isinstance(total, int) or constant == 0:
         return ctx.f.index("add", total, constant)
-    whole, most = ("sum", frozenset(done), _copies(ctx, done), constant), total
-    return ctx.place(whole, level, lambda: Value(str(ctx.f.index("add", most, constant)))).text
+    whole, most = ("sum", frozenset(done), constant), total
+    return ctx.place(whole, _copies(ctx, done), level, lambda: Value(str(ctx.f.index("add", most, constant)))).text
 
 
 def pointer(ctx: Context, buffer: Buffer, x: Linear) -> str:
@@ -146,9 +146,9 @@ def pointer(ctx: Context, buffer: Buffer, x: Linear) -> str:
         if not group:
             continue
         done += group
-        key = ("at", buffer, frozenset(done), _copies(ctx, done))
+        key = ("at", buffer, frozenset(done))
         before = address
-        made = ctx.place(key, level, lambda b=before, g=group: Value(ctx.f.at(b, _sum(ctx, 0, g), element)))  # type: ignore[misc]
+        made = ctx.place(key, _copies(ctx, done), level, lambda b=before, g=group: Value(ctx.f.at(b, _sum(ctx, 0, g), element)))  # type: ignore[misc]
         address = made.text
     return ctx.f.at(address, constant, element)
 
@@ -198,7 +198,7 @@ def _atom(ctx: Context, e: Expr) -> int | str:
             return text
         case Spread(base, _):
             return base
-    if ctx.facts.is_uniform(e):
+    if ctx.lanes == 1 or ctx.facts.is_uniform(e):
         return value(ctx, e).text
     assert isinstance(e, Binary), "an atom with a known step is a floordiv or a mod"
     x, y = index(ctx, ctx.facts.linear(e.x)), index(ctx, ctx.facts.linear(e.y))
@@ -234,8 +234,8 @@ def _is_narrow_atom(ctx: Context, e: Expr) -> bool:
 
 def narrow(ctx: Context, e: Expr) -> str:
     """A 64-bit index expression that `is_narrow`, computed in 32 bits in every lane."""
-    key = ("narrow", e, ctx.copy_of(e), ctx.lanes)
-    return ctx.place(key, ctx.home(e), lambda: _along_lanes(ctx, e, dtypes.i32), ctx.facts.buffers(e)).text
+    key = ("narrow", e, ctx.lanes)
+    return ctx.place(key, ctx.copy_of(e), ctx.home(e), lambda: _along_lanes(ctx, e, dtypes.i32), ctx.facts.buffers(e)).text
 
 
 def _along_lanes(ctx: Context, e: Expr, dtype: dtypes.DType) -> Value:

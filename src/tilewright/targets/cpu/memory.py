@@ -38,12 +38,19 @@ def load(ctx: Context, e: Load) -> Value:
 
 
 def store(ctx: Context, buffer: Buffer, index: Sequence[Expr], e: Expr) -> None:
-    """Write `e`, converted to the buffer's type, in the current copy. A write above the upper bound is dropped."""
+    """Write `e`, converted to the buffer's type, in every copy. A write above the upper bound is dropped."""
     e = stored(e, buffer.dtype)
-    v = expr.value(ctx, e)
-    if not v.literal and ctx.lanes > 1 and v.lanes == 1 and not all(map(ctx.facts.is_uniform, index)):
-        v = Value(expr.widened(ctx, e, v, ctx.lanes), ctx.lanes)
-    write(ctx, buffer, index, v)
+    along = not all(map(ctx.facts.is_uniform, index))
+
+    def compute() -> Value:
+        v = expr.value(ctx, e)
+        if along and not v.literal and v.lanes < ctx.lanes:
+            v = Value(expr.widened(ctx, e, v, ctx.lanes), ctx.lanes)
+        return v
+
+    values = ctx.interleaved(compute)
+    for k in ctx.each_copy():
+        write(ctx, buffer, index, values[k])
 
 
 def write(ctx: Context, buffer: Buffer, index: Sequence[Expr], v: Value) -> None:
@@ -92,10 +99,21 @@ def element(dtype: DType) -> str:
 
 
 def unproven(ctx: Context, buffer: Buffer, index: Sequence[Expr]) -> list[Expr]:
-    """The tests `index < size` of a global buffer that cannot be proven."""
+    """The tests that an index of a global buffer lies within its size, where that cannot be proven."""
     if ctx.in_bounds or buffer.scope is not Scope.GLOBAL:
         return []
-    return [i < n for i, n in zip(index, buffer.shape, strict=True) if not ctx.facts.is_below(i, n)]
+    return [_within(ctx, i, n) for i, n in zip(index, buffer.shape, strict=True) if not _is_within(ctx, i, n)]
+
+
+def _is_within(ctx: Context, i: Expr, n: Expr) -> bool:
+    return ctx.facts.is_below(i, n) and (ctx.facts.bounds(i)[0] >= 0 or not ctx.facts.buffers(i))
+
+
+def _within(ctx: Context, i: Expr, n: Expr) -> Expr:
+    """An index out of memory may be anything, so that it is tested on both sides at once."""
+    if ctx.facts.buffers(i) and ctx.facts.bounds(i)[0] < 0:
+        return scalar.cast(i, dtypes.u64) < scalar.cast(n, dtypes.u64)
+    return i < n
 
 
 def active(ctx: Context, checks: Sequence[Expr] = ()) -> str | None:

@@ -94,7 +94,7 @@ def _binary_float(o: Lanes, op: str, x: str, y: str, constant: float | None) -> 
         case "quot":
             return o.intrinsic("trunc", o.div(x, y))
         case "rem":
-            return o.op("frem", x, y)
+            return math.binary(o, "fmod", x, y)
         case "mod":
             return _float_mod(o, x, y)
         case "floordiv":
@@ -106,7 +106,7 @@ def _binary_float(o: Lanes, op: str, x: str, y: str, constant: float | None) -> 
 
 def _float_mod(o: Lanes, x: str, y: str) -> str:
     """The remainder of y's sign."""
-    rest = o.op("frem", x, y)
+    rest = math.binary(o, "fmod", x, y)
     zero = o.const(0)
     signs = o.f.let(f"xor {o.tests} {o.compare('olt', y, zero)}, {o.compare('olt', rest, zero)}", "m")
     moved = o.both(signs, o.compare("one", rest, zero))
@@ -115,7 +115,7 @@ def _float_mod(o: Lanes, x: str, y: str) -> str:
 
 def _float_floordiv(o: Lanes, x: str, y: str) -> str:
     """Python's: exact even where x / y rounds to a whole number, x / y where y is 0."""
-    rest = o.op("frem", x, y)
+    rest = math.binary(o, "fmod", x, y)
     zero = o.const(0)
     signs = o.f.let(f"xor {o.tests} {o.compare('olt', y, zero)}, {o.compare('olt', rest, zero)}", "m")
     moved = o.both(signs, o.compare("one", rest, zero))

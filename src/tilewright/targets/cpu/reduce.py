@@ -89,7 +89,7 @@ class Reducer:
         if not self.dtype.is_float:
             return better
         first_nan = o.both(o.compare("uno", x, x), o.compare("ord", y, y))
-        return o.either(o.both(better, o.compare("ord", x, y)), first_nan)
+        return o.either(better, first_nan)
 
     def combine(self, lanes: int, a: State, b: State) -> State:
         """Two accumulators in one."""
@@ -174,16 +174,21 @@ def _take(ctx: Context, s: Reduce, r: Reducer, states: list[State], position: Ex
     """One step of every copy's accumulator."""
     after = list(states)
     o = ctx.ops(s.value.dtype, ctx.lanes)
-    for k in ctx.each_copy():
+
+    def compute() -> Value:
         x = expr.vector(ctx, s.value)
         if ctx.mask is not None and not _is_zero_when_masked(s):
             x = o.select(ctx.mask, x, o.const(r.neutral()))
+        return Value(x, ctx.lanes)
+
+    values = ctx.interleaved(compute)
+    for k in ctx.each_copy():
         where = ""
         if r.is_arg:
             small = r.positions is dtypes.i32 and ctx.lanes > 1
             where = expr.narrow(ctx, position) if small else expr.vector(ctx, scalar.cast(position, r.positions))
         slot = k - ctx.copies.start
-        after[slot] = r.step(ctx.lanes, states[slot], x, where)
+        after[slot] = r.step(ctx.lanes, states[slot], values[k].text, where)
     return after
 
 
@@ -227,7 +232,7 @@ class _Strip:
             self.lanes //= 2
         heavy = prepare.weight(s.value) > 40
         vectors = axis.extent // self.lanes if isinstance(axis.extent, int) else 1 << 40
-        self.copies = max(1, min(2 if heavy or r.is_arg else vector.UNROLL, vectors))
+        self.copies = max(1, min(2 if heavy else vector.UNROLL, vectors))
 
     def run(self, states: list[State]) -> list[State]:
         ctx, extent, lanes, copies = self.ctx, self.axis.extent, self.lanes, self.copies

@@ -11,6 +11,9 @@ from ...tile.ir import For, Load, Region, Scan, Store
 from . import expr, memory, operators, vector
 from .context import Axis, Context, Value
 
+_TOGETHER = 4
+"""Lines scanned side by side where they do not fill vectors: each waits for its own additions."""
+
 _OPS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 
@@ -30,7 +33,7 @@ def scan(ctx: Context, s: Scan) -> None:
     body = For(along, s.dst.shape[s.axis], Store(s.dst.buffer, target, source))
     ctx.enter(False)
     ctx.suppose(along, vector.extent_range(extents[s.axis]))
-    vector.nest(ctx, axes, body, lambda: _lines(ctx, s, Axis(along, extents[s.axis]), source, target))
+    vector.nest(ctx, axes, body, lambda: _lines(ctx, s, Axis(along, extents[s.axis]), source, target), together=_TOGETHER)
     ctx.leave()
 
 

@@ -55,8 +55,7 @@ def emit(ctx: Context, s: Stmt) -> None:
             for k in body:
                 emit(ctx, k)
         case Store(buffer, index, value):
-            for _ in ctx.each_copy():
-                memory.store(ctx, buffer, index, value)
+            memory.store(ctx, buffer, index, value)
         case Parallel():
             vector.parallel(ctx, s)
         case Reduce():

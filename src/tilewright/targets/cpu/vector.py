@@ -59,8 +59,11 @@ def _emit(ctx: Context, s: Stmt) -> None:
     statements.emit(ctx, s)
 
 
-def nest(ctx: Context, axes: list[Axis], body: Stmt, inside: Callable[[], None]) -> None:
-    """Loops over `axes` around `inside`, chosen by what `body`, which it writes, does."""
+def nest(ctx: Context, axes: list[Axis], body: Stmt, inside: Callable[[], None], together: int = 1) -> None:
+    """Loops over `axes` around `inside`, chosen by what `body`, which it writes, does.
+
+    `together`: so many scalar copies are written at a time where no axis can run along the lanes.
+    """
     for a in axes:
         ctx.suppose(a.var, extent_range(a.extent))
     turned = transposed.found(ctx, axes, body)
@@ -73,11 +76,15 @@ def nest(ctx: Context, axes: list[Axis], body: Stmt, inside: Callable[[], None])
     if lane is not None:
         axes, lane = collapsed(ctx, axes, lane, body)
     order = _ordered(ctx, [a for a in axes if a is not lane], body)
-    if lane is None:
+    writes = prepare.written(body)
+    if lane is None and together > 1 and order:
+        last = order.pop()
+        _scalar_loops(ctx, order, lambda: strip(ctx, last, 1, together, inside, writes), body)
+    elif lane is None:
         _scalar_loops(ctx, order, inside, body)
     else:
-        chosen, unroll, writes = lane, _unroll(body), prepare.written(body)
-        _scalar_loops(ctx, order, lambda: strip(ctx, chosen, unroll, inside, writes), body)
+        chosen, unroll = lane, _unroll(body)
+        _scalar_loops(ctx, order, lambda: strip(ctx, chosen, ctx.isa.lanes, unroll, inside, writes), body)
     ctx.in_bounds = trusted
 
 
@@ -337,18 +344,17 @@ def _only_indexes(ctx: Context, variables: Sequence[Var], body: Stmt) -> bool:
 
 def _unroll(body: Stmt) -> int:
     total = sum(prepare.weight(*ir.expressions(s)) for s in ir.statements(body))
-    return UNROLL if total <= 12 else 2 if total <= 40 else 1
+    return UNROLL if total <= 12 else 2 if total <= 80 else 1
 
 
 # -- the lanes
 
 
-def strip(ctx: Context, axis: Axis, unroll: int, body: Callable[[], None], writes: frozenset[Buffer]) -> None:
-    """Run `body` over the axis: `unroll` vectors a turn, then single vectors, then what does not fill one.
+def strip(ctx: Context, axis: Axis, lanes: int, unroll: int, body: Callable[[], None], writes: frozenset[Buffer]) -> None:
+    """Run `body` over the axis: `unroll` vectors of `lanes` a turn, then single vectors, then what does not fill one.
 
     The rest is a masked vector where the target has masks, and a scalar loop where it does not.
     """
-    lanes = ctx.isa.lanes
     if isinstance(axis.extent, int):
         full, rest = divmod(axis.extent, lanes)
         turns = full // unroll if full > 2 * unroll else 0
@@ -368,7 +374,7 @@ def strip(ctx: Context, axis: Axis, unroll: int, body: Callable[[], None], write
         return
     whole = ctx.f.let(f"and i64 {axis.extent}, {-lanes * unroll}")
     ctx.loop(0, whole, unroll * lanes, lambda b: part(ctx, axis, b, lanes, unroll, None, body), writes=writes)
-    if not ctx.isa.has_masks:
+    if not ctx.isa.has_masks or lanes == 1:
         ctx.loop(whole, axis.extent, 1, lambda i: part(ctx, axis, i, 1, 1, None, body), writes=writes)
         return
     ctx.loop(

@@ -46,7 +46,7 @@ _ERFC = (  # of exp(a * a) * erfc(a), in (a - 3) / (a + 3)
 )  # fmt: skip
 _LIBM = (
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "tanh", "asin", "acos", "atan", "sinh", "cosh",
-    "erf", "erfc", "pow", "atan2",
+    "erf", "erfc", "pow", "atan2", "fmod",
 )  # fmt: skip
 
 
@@ -176,6 +176,23 @@ def acos(o: Lanes, x: str) -> str:
     return w.resized(w.select(big, far, near), o)
 
 
+def fmod(o: Lanes, x: str, y: str) -> str:
+    """x - y * trunc(x / y), exact: in fp64 while the quotient is below 2**28, by the C library beyond."""
+    w, (wx, wy) = _widened(o, x, y)
+    quotient = w.intrinsic("trunc", w.div(wx, wy))
+    rest = w.fma(w.neg(quotient), wy, wx)
+    i = w.ints
+    over = w.both(i.compare("slt", i.op("xor", w.bits(rest), w.bits(wx)), i.const(0)), w.compare("one", rest, w.const(0)))
+    rest = w.select(over, w.op("fadd", rest, w.intrinsic("copysign", w.abs(wy), wx)), rest)  # the quotient was rounded up
+    rest = w.select(w.compare("oeq", w.abs(wy), w.const(math.inf)), w.op("fadd", wx, w.op("fmul", wx, w.const(0))), rest)
+    result = w.resized(w.intrinsic("copysign", rest, wx), o)
+    far = w.compare("oge", w.abs(quotient), w.const(2.0**28))
+    before = o.f.block
+    slow: list[str] = []
+    o.f.when(o.any(far), lambda: slow.extend((o.select(far, libm(o, "fmod", x, y), result), o.f.block)))
+    return o.f.let(f"phi {o.type} [ {slow[0]}, %{slow[1]} ], [ {result}, %{before} ]")
+
+
 # -- exponentials and powers
 
 
@@ -258,5 +275,5 @@ def pow(o: Lanes, x: str, y: str) -> str:
 
 FUNCTIONS: dict[str, Callable[..., str]] = {
     "sin": sin, "cos": cos, "tan": tan, "asin": asin, "acos": acos, "atan": atan, "atan2": atan2, "sinh": sinh, "cosh": cosh,
-    "erfc": erfc, "pow": pow,
+    "erfc": erfc, "pow": pow, "fmod": fmod,
 }  # fmt: skip
