@@ -3,9 +3,9 @@
 In: a graph without composites. Out: `Group`s in an order of execution, each with the index of every member as a function of
 the group's iteration space. Must not know memory, statements or machines, beyond a few costs.
 
-Nodes are placed in the order of creation. A node joins the latest of its operands' groups or starts the next one, so a group
-reads only earlier groups and the order is right by construction. Views join nothing: they are read through.
-Afterwards `inline.py` moves cheap members into the groups that read them.
+Nodes are placed in the order of creation. A node joins one of its operands' groups, if the others run before that or can be
+made to, or starts the next one; so a group reads only earlier groups and the order is right by construction. Views join
+nothing: they are read through. Afterwards `inline.py` moves cheap members into the groups that read them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Group:
     """
 
     kind: str
-    order: int
+    order: float
     shape: tuple[int, ...]
     folded: bool
     space: Space
@@ -55,6 +55,7 @@ class Group:
     bound: dict[Node, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     effect: int | None = None
     sources: dict[Node, Node] = field(default_factory=dict)
+    before: dict[Group, None] = field(default_factory=dict)  # the groups that this one reads
 
     def add(self, n: Node, index: Index) -> None:
         self.members.append(n)
@@ -104,7 +105,7 @@ def chase(space: Space, n: Node, index: Index) -> tuple[Node, Index]:
     return n, index
 
 
-def new_group(kind: str, shape: Sequence[int], folded: bool, order: int, core: Node | None = None) -> Group:
+def new_group(kind: str, shape: Sequence[int], folded: bool, order: float, core: Node | None = None) -> Group:
     space = Space()
     domain = tuple(space.loop(f"d{i}", s) for i, s in enumerate(shape))
     return Group(kind, order, tuple(shape), folded, space, domain, core=core)
@@ -123,7 +124,7 @@ class Fuser:
                 self._place(n)
         self._outputs()
         self._effects()
-        return Partition(self.groups, self.group_of)
+        return Partition(sorted(self.groups, key=lambda g: g.order), self.group_of)
 
     # --- placing ---
 
@@ -154,25 +155,42 @@ class Fuser:
 
     def _start(self, kind: str, n: Node, core: Node | None = None) -> Group:
         group = self._new(kind, () if kind == "call" else shape_of(n), n in self.folded, core)
-        group.add(n, group.domain)
-        self.group_of[n] = group
+        self._put(group, n, group.domain)
         return group
 
-    def _latest(self, n: Node) -> Group | None:
-        """The last group that must run before `n`; folded ones run before everything that is not folded."""
-        folded = n in self.folded
-        groups = [g for a in n.args if (g := self.group_of.get(source(a))) is not None and g.folded == folded]
-        return max(groups, key=lambda g: g.order, default=None)
-
-    def _join(self, n: Node) -> bool:
-        group = self._latest(n)
-        if group is None or group.kind not in ("pointwise", "rows", "contract") or len(group.members) >= MOST_MEMBERS:
-            return False
-        index = self._index_in(group, n)
-        if index is None:
-            return False
+    def _put(self, group: Group, n: Node, index: Index) -> None:
         group.add(n, index)
         self.group_of[n] = group
+        group.before.update({g: None for g in self._read(n) if g is not group})
+
+    def _read(self, n: Node) -> list[Group]:
+        """The groups that `n` reads; folded ones run before everything that is not folded, so they do not count for it."""
+        folded = n in self.folded
+        return [g for a in n.args if (g := self.group_of.get(source(a))) is not None and g.folded == folded]
+
+    def _join(self, n: Node) -> bool:
+        """Put `n` into a group that it reads: rather a product or rows than pointwise work, rather a later group."""
+        read = dict.fromkeys(self._read(n))
+        for group in sorted(read, key=lambda g: (g.kind == "pointwise", -g.order)):
+            if group.kind not in ("pointwise", "rows", "contract") or len(group.members) >= MOST_MEMBERS:
+                continue
+            index = self._index_in(group, n)
+            if index is not None and all(g is group or self._hoist(g, group) for g in read):
+                self._put(group, n, index)
+                return True
+        return False
+
+    def _hoist(self, group: Group, target: Group) -> bool:
+        """Whether `group` runs before `target`, moved forward in the order if need be and possible."""
+        if group.order < target.order:
+            return True
+        if group is target or not all(self._hoist(g, target) for g in group.before):
+            return False
+        latest = max((g.order for g in self.groups if g.order < target.order), default=target.order - 1)
+        middle = (latest + target.order) / 2
+        if not latest < middle < target.order:
+            return False
+        group.order = middle
         return True
 
     def _index_in(self, group: Group, n: Node) -> Index | None:
@@ -213,8 +231,7 @@ class Fuser:
             index = tuple(ZERO if i in dims else next(it) for i in range(len(x.shape)))
         else:
             index = tuple(kept)
-        group.add(n, index)
-        self.group_of[n] = group
+        self._put(group, n, index)
 
     def _in_group(self, group: Group, x: Node) -> Index:
         if group.anchor is x:
@@ -225,7 +242,7 @@ class Fuser:
 
     def _rows_group(self, n: Node, x: Node, dims: tuple[int, ...]) -> Group:
         """The group in which `n` reduces `dims` of `x`: its operand's, another that reduces the same, or a new one."""
-        latest = self._latest(n)
+        latest = next(iter(self._read(n)), None)
         if latest is not None and len(latest.members) < MOST_MEMBERS:
             if latest.kind == "rows" and self._same_rows(latest, x, dims):
                 return latest

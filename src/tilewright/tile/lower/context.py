@@ -46,20 +46,29 @@ class Draft:
 
 
 _LONG = 5
+_PLAIN = {"add", "sub", "mul", "div", "neg", "where", "cast", "full", "minimum", "maximum", "le", "lt", "ge", "gt", "eq", "ne"}
+_SOFTMAX, _NORM = {"amax", "exp", "sum"}, {"sum", "rsqrt"}
 
 
 def kernel_name(group: Group) -> str:
     """A readable name from the operators of a group: `matmul_add_gelu`. Equal structures have equal names."""
-    names: list[str] = []
     inlined = sorted(group.inlined, key=lambda n: n.serial)
     ordered = [group.core] if group.core is not None else []
     ordered += [n for n in (*inlined, *group.members) if n is not group.core]
-    for n in ordered:
-        name = "copy" if n.op.family is Family.VIEW or not n.args else n.op.name.removeprefix("packed_")
-        if name not in names[-1:] and name != "cast":
-            names.append(name)
-    if not names:
-        names = ["cast"]
+    operators = [_operator(group, n) for n in ordered]
+    names = list(dict.fromkeys(operators))
+    if group.kind == "rows" and set(names) >= _SOFTMAX:
+        names = [n for n in names if n not in _SOFTMAX | {"sub", "div"}] + ["softmax"]
+    elif group.kind == "rows" and set(names) >= _NORM:
+        norm = "layer_norm" if operators.count("sum") > 1 else "rms_norm"
+        names = [n for n in names if n not in _NORM | _PLAIN] + [norm]
+    if len(names) > 1:
+        names = [n for n in names if n != "cast"]
     if len(names) > _LONG:
-        names = [*names[: _LONG - 1], f"and_{len(names) - _LONG + 1}_more"]
-    return "_".join(names)
+        names = [n for n in names if n not in _PLAIN] or names
+    return "_".join(names[:_LONG] + ["etc"] * (len(names) > _LONG))
+
+
+def _operator(group: Group, n: Node) -> str:
+    copied = n.op.family is Family.VIEW or not n.args or (group.kind == "copy" and n not in group.inlined)
+    return "copy" if copied else n.op.name.removeprefix("packed_")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from ...base import scalar
@@ -131,40 +132,50 @@ class Inliner:
             return r.consumer is not g.core
         return g.kind in ("pointwise", "rows", "scan", "pack", "copy")
 
-    def _tree(self, group: Group, n: Node) -> list[Node]:
-        """`n` and what else its group computes for it."""
-        seen: dict[Node, None] = {}
+    def _tree(self, group: Group, n: Node) -> dict[Node, int]:
+        """`n` and what else its group computes for it, with the number of different places at which each is computed for one
+        element of `n`; empty where that grows beyond `MOST_NODES`."""
+        places: dict[Node, set[tuple[Node, ...]]] = {n: {()}}
         todo = [n]
         while todo:
-            m = todo.pop()
-            if m in seen or is_leaf(m) or is_virtual(m) or not (m in group.index or m in group.inlined):
-                continue
-            seen[m] = None
-            todo += (self.partition.base(a) for a in m.args)
-        return list(seen)
+            m = max(todo, key=lambda t: t.serial)  # all its readers in the tree are done
+            todo.remove(m)
+            for a in m.args:
+                s = self.partition.base(a)
+                if is_leaf(s) or is_virtual(s) or not (s in group.index or s in group.inlined):
+                    continue
+                if s not in places:
+                    places[s] = set()
+                    todo.append(s)
+                moved = a is not s or s.shape != m.shape or m.op.family is not Family.POINTWISE
+                places[s] |= {(*p, a) if moved else p for p in places[m]}
+            if sum(map(len, places.values())) > MOST_NODES:
+                return {}
+        return {m: len(p) for m, p in places.items()}
 
-    def _pays(self, n: Node, tree: list[Node], outside: list[Read], whole: bool) -> bool:
+    def _pays(self, n: Node, tree: dict[Node, int], outside: list[Read], whole: bool) -> bool:
         """Whether recomputing costs less than the memory traffic (and perhaps the launch) it saves."""
-        if len(tree) > MOST_NODES:
+        if not tree:
             return False
         elements = math.prod(shape_of(n))
         evaluations = sum(r.evaluations for r in outside)
-        work = sum(cycles(m) for m in tree)
+        work = sum(cycles(m) * count for m, count in tree.items())
         groups = {r.group for r in outside}
         if work > MOST_CYCLES and (evaluations > elements or len(groups) > 1):
             return False
         m = self.machine
-        extra = (evaluations - elements) * work / (m.lanes * m.ghz)
-        loads = sum(1 for t in tree for a in t.args if self._is_load(tree, a))
+        once = sum(map(cycles, tree))
+        extra = (evaluations * work - elements * once) / (m.lanes * m.ghz)
+        loads = sum(count for t, count in tree.items() for a in t.args if self._is_load(tree, a))
         extra += max(0, loads - 1) * evaluations * 4 / m.cache_bandwidth
         saved = 2 * elements * n.dtype.bytes / m.cache_bandwidth + (LAUNCH_NS if whole else 0.0)
         return extra <= saved
 
-    def _is_load(self, tree: list[Node], a: Node) -> bool:
+    def _is_load(self, tree: Collection[Node], a: Node) -> bool:
         s = self.partition.base(a)
         return s not in tree and not is_virtual(s)
 
-    def _move(self, group: Group, n: Node, tree: list[Node], outside: list[Read]) -> None:
+    def _move(self, group: Group, n: Node, tree: Collection[Node], outside: list[Read]) -> None:
         evaluations: dict[Group, int] = defaultdict(int)
         for r in outside:
             evaluations[r.group] += r.evaluations
