@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from graph.recording import calls, check, ops, run
-
 from tilewright.base.errors import RecordError
 from tilewright.graph.record import record
 
@@ -441,8 +440,6 @@ def test_under_inference_mode():
             return F.linear(x, w).relu().view(-1), (x @ w.T).reshape(2, -1), x.flatten()[:2] + 1
 
     x, w = r(2, 4), r(3, 4)
-    from graph.recording import run
-    from tilewright.graph.record import record
 
     for got, want in zip(run(record(fn, (x, w)), (x, w)), fn(x, w), strict=True):
         torch.testing.assert_close(got, want)

@@ -331,8 +331,9 @@ def test_inputs_and_where_they_come_from():
     recorded = check(fn, {"a": [0, X], "n": 2}, scale=torch.ones(()))
     kinds = [(n.attrs.kind, n.attrs.name) for n in recorded.graph.inputs]
     assert kinds[:2] == [(InputKind.USER, "0_a_1"), (InputKind.USER, "scale")]
-    assert [k for k, _ in kinds[2:]] == [InputKind.CONSTANT] * 4
-    assert sum(isinstance(s, ConstantSource) for s in recorded.inputs) == 4
+    assert kinds[2:4] == [(InputKind.PARAMETER, "module.weight"), (InputKind.PARAMETER, "module.bias")]
+    assert [k for k, _ in kinds[4:]] == [InputKind.CONSTANT] * 2
+    assert sum(isinstance(s, ConstantSource) for s in recorded.inputs) == 2
     assert recorded.graph.strides[0] == (3, 1)
 
     tied = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))

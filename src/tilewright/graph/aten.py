@@ -410,7 +410,7 @@ def _restrided(recorder: Recorder, made: Fake, seen: torch.Tensor) -> Fake:
 
 
 def _drawn_in_memory_order(recorder: Recorder, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """A random call on a dense tensor that is not row-major: eager draws in the order of its memory, so the call is made on that."""
+    """A random call on a tensor that is not row-major: eager draws in the order of memory, so the call is made on that."""
     x: Fake = args[0]
     if str(func) in _DRAWS_IN_BLOCKS and st.numel(x.sizes) >= 16:
         refuse(str(func), "eager draws other numbers for a tensor that is not row-major", "draw into a contiguous tensor")

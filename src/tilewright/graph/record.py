@@ -13,7 +13,7 @@ import enum
 import gc
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,7 @@ from .ir import Alias, Graph, Output
 from .recorder import ArgSource, ConstantSource, ParameterSource, Recorder, Source, TracerWarning, recording, refuse
 from .strides import contiguous
 from .torch_private import TreeSpec
-from .untouched import Watch
+from .untouched import Watch, root_modules
 
 __all__ = [
     "ArgSource", "ConstantSource", "OutSpec", "ParameterSource", "Recorded", "Recorder", "Source", "TracerWarning", "record",
@@ -117,16 +117,16 @@ def record(
 ) -> Recorded:  # fmt: skip
     """Run `fn(*args, **kwargs)` on fakes.
 
-    `module` owns the parameters (default: `fn`, or what it is bound to). With `concrete`, a tensor that becomes a Python value
-    gets the value that the example arguments give, with a `TracerWarning`. Raises RecordError (or UnsupportedTensor) where the
-    program cannot be recorded, and whatever the program itself raises.
+    `module` owns the parameters, beside those of `fn` itself and of modules that it is bound to, closes over, names or is given.
+    With `concrete`, a tensor that becomes a Python value gets the value that the example arguments give, with a
+    `TracerWarning`. Raises RecordError (or UnsupportedTensor) where the program cannot be recorded, and whatever the program
+    itself raises.
     """
-    owner = module if module is not None else fn if isinstance(fn, nn.Module) else getattr(fn, "__self__", None)
     with_paths, tree = private.tree_flatten_with_path((args, kwargs or {}))
-    watch = Watch(
-        fn, owner if isinstance(owner, nn.Module) else None, [*args, *(kwargs or {}).values(), *(v for _, v in with_paths)]
-    )
-    recorder = Recorder(_parameters(owner) if isinstance(owner, nn.Module) else {}, concrete=concrete)
+    given = [*args, *(kwargs or {}).values(), *(v for _, v in with_paths)]
+    roots = root_modules(fn, module, given)
+    watch = Watch(fn, [m for _, m in roots], given)
+    recorder = Recorder(_parameters(roots), concrete=concrete)
     same, leaves = _arguments(recorder, with_paths)
     fake_args, fake_kwargs = private.tree_unflatten(leaves, tree)
     watch.arguments([*fake_args, *fake_kwargs.values()])
@@ -135,6 +135,10 @@ def record(
     try:
         result = _run(recorder, fn, fake_args, fake_kwargs)
         finished = True
+    except Exception as e:
+        if recorder.refusal is not None and e is not recorder.refusal:  # the program caught it, and raised what eager would not
+            raise recorder.refusal from e
+        raise
     finally:
         changed = watch.restore()
         if not finished:
@@ -176,14 +180,15 @@ class _FunctionLevel(TorchFunctionMode):
         return functions.call(self.recorder, func, args, kwargs or {})
 
 
-def _parameters(module: nn.Module) -> dict[int, ParameterSource]:
-    """By identity: where in the tree a parameter or buffer is first found."""
+def _parameters(roots: Sequence[tuple[str, nn.Module]]) -> dict[int, ParameterSource]:
+    """By identity: where in the trees a parameter or buffer is first found."""
     found: dict[int, ParameterSource] = {}
-    for path, m in module.named_modules():
-        for kind in ("_parameters", "_buffers"):
-            for key, tensor in m.__dict__[kind].items():
-                if tensor is not None and id(tensor) not in found:
-                    found[id(tensor)] = ParameterSource(m, kind, key, f"{path}.{key}" if path else key)
+    for name, root in roots:
+        for path, m in root.named_modules(prefix=name):
+            for kind in ("_parameters", "_buffers"):
+                for key, tensor in m.__dict__[kind].items():
+                    if tensor is not None and id(tensor) not in found:
+                        found[id(tensor)] = ParameterSource(m, kind, key, f"{path}.{key}" if path else key)
     return found
 
 

@@ -21,12 +21,13 @@ _CONTAINERS = (list, dict, set)
 class Watch:
     """Copies of everything watched, taken when it is made."""
 
-    def __init__(self, fn: Callable[..., Any], module: nn.Module | None, arguments: Iterable[Any]) -> None:
+    def __init__(self, fn: Callable[..., Any], modules: Iterable[nn.Module], arguments: Iterable[Any]) -> None:
         self._held: list[tuple[str, Any, Any]] = []  # label, container, copy
         self._cells: list[tuple[str, types.CellType, Any]] = []
         self._seen: set[int] = set()
-        for m in _modules(fn, module):
-            self._module(m)
+        for root in modules:
+            for m in root.modules():
+                self._module(m)
         self._function(fn)
         self.arguments(arguments)
         self._states = _states()
@@ -37,8 +38,9 @@ class Watch:
             self._value("an argument", value, deep=True)
 
     def _module(self, module: nn.Module) -> None:
-        label = type(module).__name__
-        attributes = module.__dict__
+        label, attributes = type(module).__name__, module.__dict__
+        if id(attributes) in self._seen:
+            return
         self._container(label, attributes)
         for name, value in attributes.items():
             if type(value) in _CONTAINERS:
@@ -108,21 +110,30 @@ class Watch:
         return changed
 
 
-def _modules(fn: Callable[..., Any], module: nn.Module | None) -> Iterable[nn.Module]:
-    roots = [m for m in (module, fn, getattr(fn, "__self__", None)) if isinstance(m, nn.Module)]
-    for name in fn.__code__.co_names if isinstance(fn, types.FunctionType) else ():
-        if isinstance(fn.__globals__.get(name), nn.Module):
-            roots.append(fn.__globals__[name])
-    for cell in getattr(fn, "__closure__", None) or ():
-        try:
-            if isinstance(cell.cell_contents, nn.Module):
-                roots.append(cell.cell_contents)
-        except ValueError:
-            pass
-    seen: dict[nn.Module, None] = {}
-    for root in roots:
-        seen.update(dict.fromkeys(root.modules()))
-    return seen
+def root_modules(fn: Callable[..., Any], module: nn.Module | None, arguments: Iterable[Any] = ()) -> list[tuple[str, nn.Module]]:
+    """(name, module) of the modules that a function can reach at once: its own, those that it is bound to, closes over, names or
+    is given. The name of `module` is ""."""
+    named = [("", module), ("", fn)]
+    bound = getattr(fn, "__self__", None)
+    if bound is not None and not isinstance(bound, types.ModuleType):
+        named += [("", bound), *((k, v) for k, v in getattr(bound, "__dict__", {}).items())]
+    plain = getattr(fn, "__func__", fn)
+    if isinstance(plain, types.FunctionType):
+        named += [(name, plain.__globals__.get(name)) for name in plain.__code__.co_names]
+        named += [(name, _contents(cell)) for name, cell in zip(plain.__code__.co_freevars, plain.__closure__ or ())]
+    named += [("argument", value) for value in arguments]
+    found: dict[int, tuple[str, nn.Module]] = {}
+    for name, value in named:
+        if isinstance(value, nn.Module):
+            found.setdefault(id(value), (name, value))
+    return list(found.values())
+
+
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
 
 
 def _same(now: Any, before: Any) -> bool:
