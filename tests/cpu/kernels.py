@@ -16,13 +16,14 @@ from tilewright.targets.cpu import isa as isas
 from tilewright.targets.cpu import kernel as emitting
 from tilewright.targets.cpu import llvm
 from tilewright.tile import ir, simulate
-from tilewright.tile.evaluate import decode, stored
+from tilewright.tile.evaluate import decode, encode, rounded, stored
 
 HOST = isas.host_isa()
 NARROW = isas.named("x86-64-v3")
 BOTH = [isa for isa in (HOST, NARROW) if isa.is_x86] or [HOST]
 SCALAR = dataclasses.replace(NARROW, name="one lane", lanes=1)
 FLOATS = (dtypes.f64, dtypes.f32, dtypes.f16, dtypes.bf16)
+SMALL = (dtypes.f8e4m3, dtypes.f8e5m2)
 INTEGERS = (dtypes.i64, dtypes.i32, dtypes.i16, dtypes.i8, dtypes.u64, dtypes.u32, dtypes.u16, dtypes.u8)
 
 
@@ -80,6 +81,8 @@ def random(dtype: DType, shape: tuple[int, ...], seed: int = 0, specials: bool =
         )
     if dtype is dtypes.bf16:
         return (x.view(np.uint32) >> 16).astype(np.uint16)
+    if dtype in SMALL:
+        return encode(rounded(x, dtype), dtype, stored(dtype))
     return x.astype(kind)
 
 
@@ -105,7 +108,7 @@ def compare(dtype: DType, got: np.ndarray, expected: np.ndarray, name: str, **to
     if not dtype.is_float:
         np.testing.assert_array_equal(x, y, err_msg=name)
         return
-    small = {dtypes.f64: 1e-12, dtypes.f32: 3e-6, dtypes.f16: 2e-3, dtypes.bf16: 1.6e-2}[dtype]
+    small = {dtypes.f64: 1e-12, dtypes.f32: 3e-6, dtypes.f16: 2e-3, dtypes.bf16: 1.6e-2}.get(dtype, 0.25)
     np.testing.assert_allclose(x, y, **{"rtol": small, "atol": small, **tolerance}, err_msg=name)
 
 
@@ -118,4 +121,6 @@ def buffer(
 
 def abs_of(x: np.ndarray, dtype: DType) -> np.ndarray:
     """The absolute values of stored floats."""
+    if dtype in SMALL:
+        return x & np.uint8(0x7F)
     return x & np.uint16(0x7FFF) if dtype is dtypes.bf16 else np.abs(x)

@@ -48,10 +48,28 @@ def test_every_type_moves_and_selects(dtype: DType) -> None:
     check(one("select", (x, y, mask, out), nest((n,), Store(out, (i,), value))), arrays, EVERY, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("source", [*kernels.FLOATS, *kernels.INTEGERS, dtypes.b1], ids=lambda d: d.short)
+@pytest.mark.parametrize("dtype", kernels.SMALL, ids=lambda d: d.short)
+def test_eight_bit_floats(dtype: DType) -> None:
+    """Every code as a number, and numbers of every size rounded to codes."""
+    codes, wide = buffer("codes", dtype, 256), buffer("wide", f32, 256)
+    check(one("decode", (codes, wide), nest((256,), Store(wide, (i,), scalar.cast(codes[i], f32)))),
+          [np.arange(256, dtype=np.uint8), np.zeros(256, np.float32)], EVERY, rtol=0, atol=0)  # fmt: skip
+    n = 5000
+    rng = np.random.default_rng(1)
+    values = (rng.standard_normal(n) * 10.0 ** rng.uniform(-9, 6, n)).astype(np.float32)
+    halves = (np.arange(-1024, 1024) / 2.0**11).astype(np.float32)
+    values = np.concatenate([values, halves, halves * 1024, [np.nan, np.inf, -np.inf, 0.0, -0.0, 464, 448, 61440, 57344]]).astype(
+        np.float32
+    )
+    x, out = buffer("x", f32, values.size), buffer("out", dtype, values.size)
+    kernel = one("encode", (x, out), nest((values.size,), Store(out, (i,), x[i])))
+    check(kernel, [values, np.zeros(values.size, np.uint8)], EVERY, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("source", [*kernels.FLOATS, *kernels.SMALL, *kernels.INTEGERS, dtypes.b1], ids=lambda d: d.short)
 def test_casts(source: DType) -> None:
     n = 37
-    targets = (*kernels.FLOATS, *kernels.INTEGERS, dtypes.b1)
+    targets = (*kernels.FLOATS, *kernels.SMALL, *kernels.INTEGERS, dtypes.b1)
     x = buffer("x", source, n)
     outs = [buffer(f"to_{t.short}", t, n) for t in targets]
     stores = block(*(Store(out, (i,), scalar.cast(x[i], t)) for out, t in zip(outs, targets, strict=True)))

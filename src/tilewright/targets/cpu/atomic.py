@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...base import errors, scalar
 from ...tile.ir import Atomic
-from . import expr, llvm, memory, operators
+from . import expr, llvm, memory, storage
 from .context import Context
 
 _INTEGER = {"add": "add", "max": "max", "min": "min", "and": "and", "or": "or", "xor": "xor", "exchange": "xchg"}
@@ -23,11 +23,11 @@ def atomic(ctx: Context, s: Atomic) -> None:
     if dtype.kind == "uint" and name in ("max", "min"):
         name = "u" + name
     raw = expr.vector(ctx, scalar.cast(s.value, dtype))
-    raw = operators.to_memory(ctx.ops(dtype, ctx.lanes), raw, dtype, ctx.isa.has_bf16_dot)
+    raw = storage.to_memory(ctx.ops(dtype, ctx.lanes), raw, dtype)
     x = ctx.facts.address(s.buffer, s.index)
     mask = memory.active(ctx, memory.unproven(ctx, s.buffer, s.index))
     pointers = expr.pointer(ctx, s.buffer, x) if ctx.lanes == 1 else memory.pointers(ctx, s.buffer, x)
-    f, element = ctx.f, memory.element(dtype)
+    f, element = ctx.f, storage.element(dtype)
     for k in range(ctx.lanes):
 
         def update(k: int = k) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ...base import dtypes
 from ...base.scalar import Binary, Cast, Const, Expr, Select, Unary, Var
 from ...tile.ir import Buffer, Load
-from . import llvm, memory, operators
+from . import llvm, memory, operators, storage
 from .context import Bound, Context, Held, Spread, Value
 from .indexing import Linear
 
@@ -108,11 +108,10 @@ def _binary(ctx: Context, e: Binary) -> Value:
 
 
 def _cast(ctx: Context, x: Expr, e: Cast) -> Value:
-    fast = ctx.isa.has_bf16_dot
     if x.dtype is dtypes.i64 and e.dtype.kind != "bool" and ctx.lanes > 1 and not ctx.facts.is_uniform(x) and is_narrow(ctx, x):
-        return Value(operators.cast(ctx.ops(dtypes.i32, ctx.lanes), narrow(ctx, x), e.dtype, fast), ctx.lanes)
+        return Value(operators.cast(ctx.ops(dtypes.i32, ctx.lanes), narrow(ctx, x), e.dtype), ctx.lanes)
     a = value(ctx, x)
-    return Value(operators.cast(ctx.ops(x.dtype, a.lanes), a.text, e.dtype, fast), a.lanes)
+    return Value(operators.cast(ctx.ops(x.dtype, a.lanes), a.text, e.dtype), a.lanes)
 
 
 # -- integers that index
@@ -137,7 +136,7 @@ def index(ctx: Context, x: Linear) -> int | str:
 
 def pointer(ctx: Context, buffer: Buffer, x: Linear) -> str:
     """The address of an element in lane 0 of the current copy, loop-invariant parts as far out as they may be."""
-    element = llvm.TYPES[buffer.dtype]
+    element = storage.element(buffer.dtype)
     address = ctx.pointers[buffer]
     done: list[tuple[Expr, int]] = []
     constant = x.const

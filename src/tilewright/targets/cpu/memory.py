@@ -11,7 +11,7 @@ from ...base import dtypes, scalar
 from ...base.dtypes import DType
 from ...base.scalar import Cast, Expr
 from ...tile.ir import Buffer, Load, Scope
-from . import expr, llvm, operators
+from . import expr, llvm, storage
 from .context import Context, Value
 from .indexing import Linear
 
@@ -34,7 +34,7 @@ def load(ctx: Context, e: Load) -> Value:
     else:
         addresses = pointers(ctx, buffer, x)
         raw = _masked(ctx, "gather", buffer.dtype, addresses, mask or _all(ctx))
-    return Value(operators.from_memory(ctx.ops(buffer.dtype, ctx.lanes), raw, buffer.dtype), ctx.lanes)
+    return Value(storage.from_memory(ctx.ops(buffer.dtype, ctx.lanes), raw, buffer.dtype), ctx.lanes)
 
 
 def store(ctx: Context, buffer: Buffer, index: Sequence[Expr], e: Expr) -> None:
@@ -66,7 +66,7 @@ def write(ctx: Context, buffer: Buffer, index: Sequence[Expr], v: Value) -> None
         return
     o = ctx.ops(buffer.dtype, ctx.lanes)
     text = o.splat_literal(v.text) if v.literal else v.text if v.lanes > 1 else o.broadcast(v.text)
-    raw = operators.to_memory(o, text, buffer.dtype, ctx.isa.has_bf16_dot)
+    raw = storage.to_memory(o, text, buffer.dtype)
     mask = active(ctx, checks)
     step = ctx.facts.step(x)
     if step in (1, -1):
@@ -77,11 +77,11 @@ def write(ctx: Context, buffer: Buffer, index: Sequence[Expr], v: Value) -> None
 
 
 def _put(ctx: Context, buffer: Buffer, x: Linear, text: str, checks: Sequence[Expr]) -> None:
-    raw = operators.to_memory(ctx.ops(buffer.dtype, 1), text, buffer.dtype, ctx.isa.has_bf16_dot)
+    raw = storage.to_memory(ctx.ops(buffer.dtype, 1), text, buffer.dtype)
     pointer = expr.pointer(ctx, buffer, x)
     if checks:
         pointer = ctx.f.let(f"select i1 {_every(ctx, checks)}, ptr {pointer}, ptr {ctx.sink()}")
-    ctx.f.do(f"store {element(buffer.dtype)} {raw}, ptr {pointer}, align {buffer.dtype.bytes}")
+    ctx.f.do(f"store {storage.element(buffer.dtype)} {raw}, ptr {pointer}, align {buffer.dtype.bytes}")
 
 
 def stored(e: Expr, dtype: DType) -> Expr:
@@ -91,11 +91,6 @@ def stored(e: Expr, dtype: DType) -> Expr:
     while isinstance(e, Cast) and dtype.is_float and dtype.bytes < 4 and e.dtype is dtype and e.x.dtype is dtypes.f32:
         e = e.x
     return e
-
-
-def element(dtype: DType) -> str:
-    """The LLVM type that loads and stores use."""
-    return "i16" if dtype is dtypes.bf16 else llvm.TYPES[dtype]
 
 
 def unproven(ctx: Context, buffer: Buffer, index: Sequence[Expr]) -> list[Expr]:
@@ -143,28 +138,28 @@ def _scalar_load(ctx: Context, buffer: Buffer, x: Linear, checks: Sequence[Expr]
     if checks:
         ctx.f.module.globals[_ZEROS] = f"@{_ZEROS} = internal constant [64 x i8] zeroinitializer, align 64"
         pointer = ctx.f.let(f"select i1 {_every(ctx, checks)}, ptr {pointer}, ptr @{_ZEROS}")
-    raw = ctx.f.let(f"load {element(buffer.dtype)}, ptr {pointer}, align {buffer.dtype.bytes}", "x")
-    return operators.from_memory(ctx.ops(buffer.dtype, 1), raw, buffer.dtype)
+    raw = ctx.f.let(f"load {storage.element(buffer.dtype)}, ptr {pointer}, align {buffer.dtype.bytes}", "x")
+    return storage.from_memory(ctx.ops(buffer.dtype, 1), raw, buffer.dtype)
 
 
 def _row_load(ctx: Context, buffer: Buffer, x: Linear, backwards: bool, mask: str | None) -> str:
     """Lanes side by side in memory, the last one first where `backwards`."""
     pointer = _row(ctx, buffer, x, backwards)
     if mask is None:
-        type_ = llvm.vector(ctx.lanes, element(buffer.dtype))
+        type_ = llvm.vector(ctx.lanes, storage.element(buffer.dtype))
         raw = ctx.f.let(f"load {type_}, ptr {pointer}, align {buffer.dtype.bytes}", "x")
     else:
         raw = _masked(ctx, "load", buffer.dtype, pointer, _turned(ctx, mask, "i1") if backwards else mask)
-    return _turned(ctx, raw, element(buffer.dtype)) if backwards else raw
+    return _turned(ctx, raw, storage.element(buffer.dtype)) if backwards else raw
 
 
 def _row_store(ctx: Context, buffer: Buffer, x: Linear, raw: str, backwards: bool, mask: str | None) -> None:
     pointer = _row(ctx, buffer, x, backwards)
     if backwards:
-        raw = _turned(ctx, raw, element(buffer.dtype))
+        raw = _turned(ctx, raw, storage.element(buffer.dtype))
         mask = None if mask is None else _turned(ctx, mask, "i1")
     if mask is None:
-        type_ = llvm.vector(ctx.lanes, element(buffer.dtype))
+        type_ = llvm.vector(ctx.lanes, storage.element(buffer.dtype))
         ctx.f.do(f"store {type_} {raw}, ptr {pointer}, align {buffer.dtype.bytes}")
     else:
         _masked_store(ctx, "store", buffer.dtype, raw, pointer, mask)
@@ -195,7 +190,7 @@ def pointers(ctx: Context, buffer: Buffer, x: Linear) -> str:
         part = expr.narrow(ctx, atom) if narrow else expr.vector(ctx, scalar.cast(atom, dtypes.i64))
         part = part if factor == 1 else o.mul(part, o.const(factor))
         offsets = part if position == 0 and step == 0 else o.add(offsets, part)
-    return ctx.f.let(f"getelementptr {element(buffer.dtype)}, ptr {base}, {o.type} {offsets}", "p")
+    return ctx.f.let(f"getelementptr {storage.element(buffer.dtype)}, ptr {base}, {o.type} {offsets}", "p")
 
 
 def _masked(ctx: Context, kind: str, dtype: DType, pointer: str, mask: str) -> str:
@@ -210,7 +205,7 @@ def _masked_store(ctx: Context, kind: str, dtype: DType, raw: str, pointer: str,
 
 
 def _masked_names(ctx: Context, kind: str, dtype: DType) -> tuple[str, str, str, str]:
-    one, lanes = element(dtype), ctx.lanes
+    one, lanes = storage.element(dtype), ctx.lanes
     many = kind in ("gather", "scatter")
     name = f"llvm.masked.{kind}.v{lanes}{_SUFFIX.get(one, one)}.{f'v{lanes}p0' if many else 'p0'}"
     return name, llvm.vector(lanes, one), llvm.vector(lanes, "ptr") if many else "ptr", llvm.vector(lanes, "i1")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ...base import dtypes
 from ...base.dtypes import DType
-from . import llvm, math
+from . import math, storage
 from .lanes import Lanes
 
 _FLOAT_TESTS = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
@@ -202,8 +202,8 @@ def _wrapped(value: int, dtype: DType) -> int:
     return value - (1 << dtype.bits) if dtype.kind == "int" and value >> (dtype.bits - 1) else value
 
 
-def cast(o: Lanes, x: str, to: DType, bf16_instruction: bool) -> str:
-    """Conversion as C and torch do it. A 16-bit float is rounded to its precision, and stays in a wider register."""
+def cast(o: Lanes, x: str, to: DType) -> str:
+    """Conversion as C and torch do it. A smaller float is rounded to its precision, and stays in a wider register."""
     t = o.like(to)
     source = o.dtype
     if to.kind == "bool":
@@ -215,7 +215,7 @@ def cast(o: Lanes, x: str, to: DType, bf16_instruction: bool) -> str:
             x = o.convert("sitofp" if source.kind == "int" else "uitofp", x, t)
         else:
             x = o.resized(x, t)
-        return x if to.bytes >= 4 else round16(t, x, to, bf16_instruction)
+        return x if to.bytes >= 4 else storage.rounded(t, x, to)
     if source.is_float:
         return _float_to_integer(o, x, t)
     return o.resized(x, t)
@@ -229,45 +229,3 @@ def _float_to_integer(o: Lanes, x: str, t: Lanes) -> str:
         wide = o.like(dtypes.i64)
         return wide.resized(o.convert("fptosi", x, wide), t)
     return o.convert("fptosi" if t.dtype.kind == "int" else "fptoui", x, t)
-
-
-def round16(o: Lanes, x: str, dtype: DType, bf16_instruction: bool) -> str:
-    """float rounded to the precision of f16 or bf16, as float."""
-    return from_memory(o, to_memory(o, x, dtype, bf16_instruction), dtype)
-
-
-def memory_type(o: Lanes, dtype: DType) -> str:
-    """What `to_memory` gives and `from_memory` takes."""
-    return llvm.vector(o.lanes, "i16" if dtype is dtypes.bf16 else llvm.TYPES[dtype])
-
-
-def from_memory(o: Lanes, x: str, dtype: DType) -> str:
-    """A loaded element as a register value; `o` has `dtype`'s register type."""
-    if dtype.kind == "bool":
-        return o.like(dtypes.i8).compare("ne", x, o.like(dtypes.i8).const(0))
-    if dtype is dtypes.f16:
-        return o.f.let(f"fpext {memory_type(o, dtype)} {x} to {o.type}")
-    if dtype is dtypes.bf16:
-        wide = o.like(dtypes.i32)
-        bits = o.f.let(f"zext {memory_type(o, dtype)} {x} to {wide.type}")
-        return o.from_bits(wide.op("shl", bits, wide.const(16)))
-    return x
-
-
-def to_memory(o: Lanes, x: str, dtype: DType, bf16_instruction: bool) -> str:
-    """A register value as the element to store."""
-    if dtype.kind == "bool":
-        return o.f.let(f"zext {o.type} {x} to {memory_type(o, dtype)}")
-    if dtype is dtypes.f16:
-        return o.f.let(f"fptrunc {o.type} {x} to {memory_type(o, dtype)}")
-    if dtype is not dtypes.bf16:
-        return x
-    if bf16_instruction:
-        narrow = o.f.let(f"fptrunc {o.type} {x} to {memory_type(o, dtype).replace('i16', 'bfloat')}")
-        return o.f.let(f"bitcast {memory_type(o, dtype).replace('i16', 'bfloat')} {narrow} to {memory_type(o, dtype)}")
-    i = o.ints
-    bits = o.bits(x)
-    odd = i.op("and", i.op("lshr", bits, i.const(16)), i.const(1))
-    near = i.op("lshr", i.add(bits, i.add(odd, i.const(0x7FFF))), i.const(16))
-    near = i.select(o.compare("uno", x, x), i.const(0x7FC0), near)
-    return o.f.let(f"trunc {i.type} {near} to {memory_type(o, dtype)}")

@@ -376,5 +376,5 @@ def _finish(ctx: Context, s: Reduce, r: Reducer, lanes: int, state: State) -> No
         o = ctx.ops(s.value.dtype, lanes)
         wide = old.text if old.lanes == lanes else o.broadcast(old.text)
         text = operators.binary(o, r.plain or r.extreme, wide, text)
-    text = operators.cast(ctx.ops(dtype, lanes), text, s.dst.dtype, ctx.isa.has_bf16_dot)
+    text = operators.cast(ctx.ops(dtype, lanes), text, s.dst.dtype)
     memory.write(ctx, s.dst, s.index, Value(text, lanes))

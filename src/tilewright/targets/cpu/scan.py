@@ -60,7 +60,7 @@ def _lines(ctx: Context, s: Scan, axis: Axis, source: Load, target: tuple[Expr, 
                 after[slot] = ctx.f.let(f"select i1 {first}, {o.type} {x}, {o.type} {operators.binary(o, op, running[slot], x)}")
             else:
                 after[slot] = operators.binary(o, op, running[slot], x)
-            stored = operators.cast(o, after[slot], s.dst.buffer.dtype, ctx.isa.has_bf16_dot)
+            stored = operators.cast(o, after[slot], s.dst.buffer.dtype)
             memory.write(ctx, s.dst.buffer, target, Value(stored, ctx.lanes))
         return after
 

@@ -71,7 +71,7 @@ def nest(ctx: Context, axes: list[Axis], body: Stmt, inside: Callable[[], None],
         rest = _ordered(ctx, [a for a in axes if a not in (turned.rows, turned.columns)], body)
         _scalar_loops(ctx, rest, lambda: transposed.emit(ctx, turned), body)
         return
-    lane = choose(ctx, axes, body) if is_nest(body) else None
+    lane = choose(ctx, axes, body, together > 1) if is_nest(body) else None
     trusted = ctx.in_bounds
     if lane is not None:
         axes, lane = collapsed(ctx, axes, lane, body)
@@ -122,9 +122,12 @@ def is_nest(s: Stmt) -> bool:
     return False
 
 
-def choose(ctx: Context, axes: Sequence[Axis], body: Stmt) -> Axis | None:
-    """The axis to run along the lanes, or None to keep all scalar."""
+def choose(ctx: Context, axes: Sequence[Axis], body: Stmt, only_rows: bool = False) -> Axis | None:
+    """The axis to run along the lanes, or None to keep all scalar. `only_rows`: scattered accesses are no choice."""
     best, least = None, inner_cost(ctx, body)
+    for a in axes if only_rows else ():
+        if any(step_along(ctx, a.var, buffer, index) not in (0, 1) for buffer, index in accesses(body)):
+            axes = [b for b in axes if b is not a]
     for a in reversed(axes):
         if not _may_spread(ctx, a.var, body):
             continue
