@@ -401,3 +401,15 @@ def test_under_transforms_and_checkpoints():
     check(lambda x: torch.utils.checkpoint.checkpoint(lambda y: F.relu(y) * 2, x, use_reentrant=False), X)
     check(lambda x: torch.func.functional_call(nn.Identity(), {}, (x,)) + 1, X)
     check(lambda x: torch.func.grad(lambda y: (y * y).sum())(x), X)
+
+
+@torch.jit.script
+def scripted(x):
+    if x.size(0) > 1:
+        return torch.relu(x) + 1
+    return x
+
+
+def test_scripted_functions():
+    check(scripted, X)
+    check(lambda x: scripted(x * 2).sum(0), X)

@@ -403,3 +403,21 @@ def test_gradients_that_eager_would_give():
     with pytest.raises(RecordError, match="leaf"):
         record(lambda x: w.add_(x), (a(4),))
     assert record(lambda x: (x.requires_grad, (x * w).requires_grad, x.is_leaf), (x,)).out_spec([]) == (False, True, True)
+
+
+def test_gradients_of_custom_functions():
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return (x * 2).view(-1)
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2
+
+    x = a(3).requires_grad_()
+    recorded = record(lambda x: (Twice.apply(x), Twice.apply(x.detach())), (x,))
+    assert recorded.requires_grad == (True, False)
+    with torch.no_grad():
+        assert not any(record(Twice.apply, (x,)).requires_grad)

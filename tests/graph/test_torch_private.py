@@ -1,6 +1,7 @@
 """Fails first when a torch release moves a private name that `graph/` uses: the rest of the suite would fail in riddles."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,20 @@ def test_attention_backends():
     assert private.sdpa_backend([q, q, q[..., :8]], None, False, None, False) == private.SDPA_MATH
     swapped = torch.empty(1, 8, 2, 16, device="meta").transpose(1, 2)
     assert private.flash_strides([swapped] * 3, None, False, None) == swapped.stride()
+
+
+def test_custom_functions_are_known_by_their_frame():
+    seen = []
+
+    class Probe(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            seen.append(private.in_autograd_function(sys._getframe()))
+            return x * 2
+
+    Probe.apply(torch.ones(2))
+    assert seen == [True]
+    assert not private.in_autograd_function(sys._getframe())
 
 
 def test_kernels_below_python():

@@ -113,6 +113,7 @@ class Recorder:
     memories: list[Memory] = field(default_factory=list)
     frozen: set[Node] = field(default_factory=set)  # inputs whose contents the program wrote down
     effectful: list[tuple[Node, Node]] = field(default_factory=list)  # calls that must run, used or not, and their first results
+    gradients: bool = field(default_factory=torch.is_grad_enabled)  # at the start
     trial: bool = False  # a decomposition is being tried
     mode: Any = None  # the dispatch mode, to be entered again for what torch decomposes
     masks: dict[Node, str] = field(default_factory=dict)  # attention masks that depend on nothing: what they are
@@ -203,11 +204,15 @@ class Recorder:
         tracked = False
         for f in operands:
             if f.memory.tracked and not f.detached:
-                tracked = torch.is_grad_enabled() and node.dtype.kind in ("float", "complex")
+                tracked = node.dtype.kind in ("float", "complex") and self._records_gradients()
                 break
         fake = fk.fresh(node, strides, self.device or self.place, tracked)
         self.born.append(weakref.ref(fake))
         return fake
+
+    def _records_gradients(self) -> bool:
+        """Whether eager would: a custom autograd function's forward runs without, but its results have gradients."""
+        return torch.is_grad_enabled() or (self.gradients and private.in_autograd_function(sys._getframe(2)))
 
     def view(
         self, base: Fake, shape: Sizes, strides: Sizes, offset: int, chain: Chain, detached: bool = False, restart: bool = False
@@ -219,7 +224,7 @@ class Recorder:
             node = fk.value(base)
             for step in chain[len(base.chain) :]:
                 node = step.apply(node)
-        cut = detached or base.detached or not torch.is_grad_enabled()
+        cut = detached or base.detached or (base.memory.tracked and not self._records_gradients())
         fake = fk.of(base.memory, chain, node, shape, strides, offset, base.device, cut)
         self.born.append(weakref.ref(fake))
         return fake

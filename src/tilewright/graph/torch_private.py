@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any, TypeAlias
 
 import torch
@@ -102,6 +103,16 @@ def below_python(func: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """Run the operator's own kernel on wrapper tensors: it must not touch their elements."""
     with torch._C._DisableTorchDispatch():
         return func(*args, **kwargs)
+
+
+def in_autograd_function(frame: FrameType | None) -> bool:
+    """Whether a frame runs within the forward of a custom `torch.autograd.Function`."""
+    apply = torch.autograd.Function.apply.__func__.__code__
+    while frame is not None:
+        if frame.f_code is apply:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def in_transform(tensor: torch.Tensor) -> bool:
