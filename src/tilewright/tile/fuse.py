@@ -330,7 +330,7 @@ class Fuser:
         kept: list[tuple[int, Node]] = []
         for e in self.graph.effects:
             n = e.node
-            if len(changed) > 1 and source(n) in changed:
+            if source(n) in changed and n is not self.graph.inputs[e.index]:
                 n = RESHAPE(n, shape=n.shape)
                 self.group_of[n] = self._copy(n)
             kept.append((e.index, n))

@@ -71,6 +71,10 @@ def _is_power_of_two(n: Node) -> bool:
     return abs(fraction) == 0.5 and abs(exponent - 1) <= {dtypes.f64: 1000, dtypes.f16: 14}.get(n.dtype, 120)
 
 
+def _is_signed(n: Node) -> bool:
+    return n.dtype.kind != "uint"
+
+
 def _is_test(n: Node) -> bool:
     return n.dtype is dtypes.b1
 
@@ -158,7 +162,8 @@ TABLE: Table[Node] = Table([
     Rule("mul_minus_one", P(pw.MUL, x, _number(-1), name="n"), lambda n, x: pw.NEG(_same(n, x))),
     Rule("neg_neg", P(pw.NEG, P(pw.NEG, x)), lambda x: x),
     Rule("not_not", P(pw.NOT, P(pw.NOT, x)), lambda x: x),
-    Rule("abs_abs", P(pw.ABS, P((pw.ABS, pw.NEG), x)), lambda x: pw.ABS(x)),
+    Rule("abs_abs", P(pw.ABS, P(pw.ABS, x)), lambda x: pw.ABS(x)),
+    Rule("abs_neg", P(pw.ABS, P(pw.NEG, V("x", _is_signed))), lambda x: pw.ABS(x)),
     Rule("relu_relu", P(pw.RELU, P(pw.RELU, x, name="once")), lambda once: once),
     Rule("add_neg", P(pw.ADD, x, P(pw.NEG, y)), lambda x, y: pw.SUB(x, y)),
     Rule("sub_neg", P(pw.SUB, x, P(pw.NEG, y)), lambda x, y: pw.ADD(x, y)),

@@ -105,9 +105,10 @@ def compose(view: Node, under: View) -> View | None:
             return View(under.value, target, steps, under.offset + start * strides[d])
         case AsStridedAttrs(_, wanted, offset):
             flat = reshape_strides(shape, strides, (math.prod(shape),))
-            if flat is None or flat[0] not in (0, 1):
+            if flat is None:
                 return None
-            return View(under.value, target, wanted, under.offset + offset)
+            first, *steps = [n * flat[0] for n in static(offset, *wanted)]
+            return View(under.value, target, tuple(steps), under.offset + first)
     return None
 
 
