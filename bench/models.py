@@ -1,6 +1,6 @@
 """Models: eager, Tilewright and, on request, torch.compile, interleaved. Writes JSON and prints Markdown.
 
-python -m bench.models [--only NAME ...] [--rivals] [--seconds S] [--json FILE]
+python -m bench.models [--only NAME ...] [--rivals] [--seconds S] [--json FILE] [--readme] [--from FILE]
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from . import zoo
+from . import readme, zoo
 from .timing import interleaved, machine, relative_error
 
 FIRST_CALL = """
@@ -81,6 +81,8 @@ COLUMNS = {
     "model": ("model", "{}"),
     "first_call_s": ("first call, s", "{:.2f}"),
     "first_call_warm_s": ("with cache, s", "{:.2f}"),
+    "eager_ms": ("eager, ms", "{:.2f}"),
+    "tilewright_ms": ("Tilewright, ms", "{:.2f}"),
     "eager_over_tilewright": ("eager ÷ Tilewright", "{:.2f}"),
     "torch_compile_over_tilewright": ("torch.compile ÷ Tilewright", "{:.2f}"),
     "torch_compile_first_call_s": ("torch.compile first call, s", "{:.1f}"),
@@ -108,18 +110,41 @@ def main() -> None:
     parser.add_argument("--rivals", action="store_true", help="also measure torch.compile (slow to compile)")
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--readme", action="store_true", help="put the table into README.md")
+    parser.add_argument("--from", type=Path, dest="source", help="figures of an earlier --json, instead of measuring")
     options = parser.parse_args()
-    torch.set_grad_enabled(False)
-    rows = []
-    for name in options.only:
-        rows.append(measure(name, options.rivals, options.seconds))
-        print(markdown(rows[-1:]).splitlines()[-1] if len(rows) > 1 else markdown(rows), flush=True)
-    for key in ("eager_over_tilewright", "torch_compile_over_tilewright"):
-        if key in rows[0]:
-            print(f"geometric mean, {COLUMNS[key][0]}: {statistics.geometric_mean([r[key] for r in rows]):.2f}")
-    print(", ".join(f"{k} {v}" for k, v in machine().items()))
+    if options.source:
+        found = json.loads(options.source.read_text())
+    else:
+        found = {"machine": machine(), "rows": measured(options.only, options.rivals, options.seconds)}
+    table = f"{markdown(found['rows'])}\n\n{summary(found)}"
+    print(summary(found) if not options.source else table)
     if options.json:
-        options.json.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1))
+        options.json.write_text(json.dumps(found, indent=1))
+    if options.readme:
+        readme.rewrite(table)
+
+
+def measured(names: list[str], rivals: bool, seconds: float) -> list[dict[str, Any]]:
+    """The rows of the named models, printed as they come."""
+    torch.set_grad_enabled(False)
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        rows.append(measure(name, rivals, seconds))
+        print(markdown(rows[-1:]).splitlines()[-1] if len(rows) > 1 else markdown(rows), flush=True)
+    return rows
+
+
+def summary(found: dict[str, Any]) -> str:
+    """The geometric means, and what they were measured on."""
+    rows = found["rows"]
+    means = [
+        f"{COLUMNS[key][0]} {statistics.geometric_mean([r[key] for r in rows]):.2f}"
+        for key in ("eager_over_tilewright", "torch_compile_over_tilewright")
+        if key in rows[0]
+    ]
+    where = ", ".join(f"{k} {v}" for k, v in found["machine"].items())
+    return f"Geometric mean: {'; '.join(means)}. Measured on {where}."
 
 
 if __name__ == "__main__":

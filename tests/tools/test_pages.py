@@ -97,7 +97,8 @@ def test_descriptions_are_the_modules() -> None:
 
 TABLES = {
     "settings": [
-        f"| `{f.metadata['variable']}` | {shown(f.default)} | {f.metadata['meaning']} |" for f in dataclasses.fields(config.Settings)
+        f"| `{f.metadata['variable']}` | {shown(f.default)} | {f.metadata['meaning']} |"
+        for f in dataclasses.fields(config.Settings)
     ],
     "levels": [f"| {level} | {meaning} |" for level, meaning in config.DEBUG_LEVELS.items()],
 }
