@@ -248,7 +248,7 @@ def _algebra_graphs() -> list[Graph]:
             graphs.append(
                 make_graph([x, y], [op(name)(x, c), op(name)(c, x), op(name)(op("neg")(x), y), op(name)(x, op("neg")(y))])
             )
-    unary = [op("abs")(op("neg")(x)), op("neg")(op("neg")(x)), op("relu")(op("relu")(x))]
+    unary = [op("abs")(op("neg")(x)), op("abs")(op("abs")(x)), op("neg")(op("neg")(x)), op("relu")(op("relu")(x))]
     test = op("eq")(x, y)
     tests = [op("where")(op("not")(test), x, y), op("where")(test, x, x), op("not")(op("not")(test)), op("not")(test)]
     return [*graphs, make_graph([x, y], unary), make_graph([x, y], tests)]
@@ -266,6 +266,12 @@ def test_algebra_keeps_every_bit() -> None:
             assert torch.equal(nan, b.isnan())
             assert torch.equal(a.view(bits[0]).masked_fill(nan, 0), b.view(bits[1]).masked_fill(nan, 0)), print_graph(before)
     assert changed > 20
+
+
+def test_unsigned_numbers_have_no_sign_to_drop() -> None:
+    x = make_input(0, (3,), dtypes.u8)
+    graph = make_graph([x], [op("abs")(op("neg")(x))])
+    assert simplify(graph) == graph
 
 
 @pytest.mark.parametrize("dtype", [dtypes.f64, dtypes.f32, dtypes.bf16, dtypes.f16])

@@ -177,7 +177,7 @@ def _take(ctx: Context, s: Reduce, r: Reducer, states: list[State], position: Ex
 
     def compute() -> Value:
         x = expr.vector(ctx, s.value)
-        if ctx.mask is not None and not _is_zero_when_masked(s):
+        if ctx.mask is not None and not _is_zero_when_masked(ctx, s):
             x = o.select(ctx.mask, x, o.const(r.neutral()))
         return Value(x, ctx.lanes)
 
@@ -192,8 +192,12 @@ def _take(ctx: Context, s: Reduce, r: Reducer, states: list[State], position: Ex
     return after
 
 
-def _is_zero_when_masked(s: Reduce) -> bool:
-    return isinstance(s.value, Load) and s.op in ("sum", "any", "bitor", "bitxor")
+def _is_zero_when_masked(ctx: Context, s: Reduce) -> bool:
+    """Whether inactive lanes change nothing by themselves: a masked load gives zero there, one for all lanes does not."""
+    e = s.value
+    if not isinstance(e, Load) or s.op not in ("sum", "any", "bitor", "bitxor"):
+        return False
+    return ctx.facts.step(ctx.facts.address(e.buffer, e.index)) != 0
 
 
 def _each_lane(ctx: Context, s: Reduce, r: Reducer, axes: Sequence[Axis], position: Expr) -> list[State]:
