@@ -343,19 +343,45 @@ def test_inputs_and_where_they_come_from():
     assert [n.attrs.kind for n in recorded.graph.inputs[1:]] == [InputKind.PARAMETER] * 3
 
 
+GLOBAL_TENSOR = torch.ones(3)
+
+
+def test_where_closed_over_tensors_lie():
+    cell = torch.ones(3) * 2
+    module = nn.Identity()
+    module.mask = torch.ones(3) * 3
+    hidden = [torch.ones(3) * 4]
+
+    def fn(x, holder):
+        return module(x) + module.mask + cell + GLOBAL_TENSOR + holder.inner + hidden[0]
+
+    holder = Holder()
+    holder.inner = torch.ones(3) * 5
+    recorded = record(fn, (X, holder))
+    found = {s.key: s for s in recorded.inputs if isinstance(s, ConstantSource)}
+    assert set(found) == {"mask", "cell", "GLOBAL_TENSOR", "inner", ""}
+    assert found["mask"].holder is module.__dict__
+    assert found["cell"].holder.cell_contents is cell
+    assert found["GLOBAL_TENSOR"].holder is globals()
+    assert found["inner"].holder is holder.__dict__
+    assert found[""].holder is None
+    assert found[""].tensor is hidden[0]
+
+
 def test_results_rebuild():
     class Pair(tuple):
         __slots__ = ()
 
     def fn(x):
-        return {"a": [x, (x + 1, None)], "b": 3, "c": torch.float32, "d": "text", "e": x.shape}
+        return {"a": [x, (x + 1, None)], "b": 3, "c": torch.float32, "d": "text", "e": x.shape, "f": {1, 2}}
 
     result = run(record(fn, (X,)), (X,))
-    assert list(result) == ["a", "b", "c", "d", "e"]
+    assert list(result) == ["a", "b", "c", "d", "e", "f"]
     assert result["a"][0] is X
     assert result["a"][1][1] is None
     assert result["e"] == (2, 3)
     assert type(result["e"]) is torch.Size
+    assert result["f"] == {1, 2}
     assert record(lambda x: x + 1, (X,)).rebuild is None
     assert run(record(lambda x: None, (X,)), (X,)) is None
     assert run(record(lambda x: W, (X,)), (X,)) is W

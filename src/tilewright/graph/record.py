@@ -10,6 +10,7 @@ the ATen calls that all others come down to, below autograd and autocast.
 from __future__ import annotations
 
 import enum
+import functools
 import gc
 import types
 import weakref
@@ -30,7 +31,7 @@ from .ir import Alias, Graph, Output
 from .recorder import ArgSource, ConstantSource, ParameterSource, Recorder, Source, TracerWarning, recording, refuse
 from .strides import contiguous
 from .torch_private import TreeSpec
-from .untouched import Watch, root_modules
+from .untouched import Watch, root_modules, tensor_places
 
 __all__ = [
     "ArgSource", "ConstantSource", "OutSpec", "ParameterSource", "Recorded", "Recorder", "Source", "TracerWarning", "record",
@@ -53,7 +54,7 @@ class OutSpec:
 
     def __call__(self, outputs: Any) -> Any:
         """The result, from one tensor a graph output."""
-        return private.tree_unflatten([outputs[v] if type(v) is int else v.value for v in self.leaves], self.tree)  # type: ignore[union-attr]
+        return private.tree_unflatten([outputs[v] if type(v) is int else v.get() for v in self.leaves], self.tree)  # type: ignore[union-attr]
 
     @property
     def is_single(self) -> bool:
@@ -64,6 +65,10 @@ class OutSpec:
 @dataclass(frozen=True)
 class _Constant:
     value: Any
+
+    def get(self) -> Any:
+        """The value; a set is a new one at each call."""
+        return set(self.value) if type(self.value) is set else self.value
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,8 @@ def record(
     given = [*args, *(kwargs or {}).values(), *(v for _, v in with_paths)]
     roots = root_modules(fn, module, given)
     watch = Watch(fn, [m for _, m in roots], given)
-    recorder = Recorder(_parameters(roots), concrete=concrete)
+    locate = functools.partial(tensor_places, fn, [m for _, m in roots], given)
+    recorder = Recorder(_parameters(roots), concrete=concrete, locate=locate)
     same, leaves = _arguments(recorder, with_paths)
     fake_args, fake_kwargs = private.tree_unflatten(leaves, tree)
     watch.arguments([*fake_args, *fake_kwargs.values()])
@@ -225,7 +231,7 @@ def _finish(recorder: Recorder, result: Any, same: tuple[tuple[ArgSource, int], 
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             fakes[id(leaf)] = leaf if type(leaf) is Fake else recorder.fake_of(leaf)
-        elif not isinstance(leaf, _CONSTANTS):
+        elif not _is_constant(leaf):
             refuse(
                 "the result", f"it holds a {type(leaf).__name__}", "return tensors, plain Python values and containers of them"
             )
@@ -256,6 +262,12 @@ def _finish(recorder: Recorder, result: Any, same: tuple[tuple[ArgSource, int], 
     places = tuple(numbers[id(fakes[id(v)])] if id(v) in fakes else _Constant(v) for v in leaves)
     grads = tuple(tracked.get(i, False) for i in range(len(outputs)))
     return Recorded(graph, tuple(recorder.sources), OutSpec(tree, places), grads, same, frozenset(identities))
+
+
+def _is_constant(leaf: Any) -> bool:
+    if type(leaf) in (set, frozenset):
+        return all(isinstance(v, _CONSTANTS) for v in leaf)
+    return isinstance(leaf, _CONSTANTS)
 
 
 def _named(fn: Any) -> str:

@@ -9,9 +9,10 @@ import contextlib
 import os
 import sys
 import threading
+import types
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -51,9 +52,15 @@ class ParameterSource:
 
 @dataclass(frozen=True, eq=False)
 class ConstantSource:
-    """A tensor that the program closed over, or made from Python data: always this object."""
+    """A tensor that the program closed over, or made from Python data.
+
+    Where it was seen in one, it is read there at each call: `holder[key]` of a dict (an object's attributes, globals), or the
+    contents of a cell. Else `holder` is None, and it is always this object.
+    """
 
     tensor: torch.Tensor
+    holder: dict[str, Any] | types.CellType | None = None
+    key: str = ""
 
 
 Source = ArgSource | ParameterSource | ConstantSource
@@ -119,6 +126,8 @@ class Recorder:
     masks: dict[Node, str] = field(default_factory=dict)  # attention masks that depend on nothing: what they are
     refusal: TilewrightError | None = None
     born: list[weakref.ref[Fake]] = field(default_factory=list)  # every fake
+    locate: Callable[[], dict[int, tuple[Any, str]]] = dict  # where the tensors lie that a function can reach at once
+    _places: dict[int, tuple[Any, str]] | None = None
     _fakes: dict[int, Fake] = field(default_factory=dict)
     _values: dict[Node, Any] = field(default_factory=dict)
 
@@ -128,8 +137,14 @@ class Recorder:
         """The fake that stands for a real tensor: an input of the graph, the same for the same object."""
         found = self._fakes.get(id(tensor))
         if found is None:
-            found = self.input(tensor, self.names.get(id(tensor)) or ConstantSource(tensor))
+            found = self.input(tensor, self.names.get(id(tensor)) or self._constant(tensor))
         return found
+
+    def _constant(self, tensor: torch.Tensor) -> ConstantSource:
+        if self._places is None:
+            self._places = self.locate()
+        holder, key = self._places.get(id(tensor), (None, ""))
+        return ConstantSource(tensor, holder, key)
 
     def is_input(self, fake: Fake) -> bool:
         """Whether it is the input itself, not a view of it."""
