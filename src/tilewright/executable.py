@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence, Set
+import weakref
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -35,7 +36,11 @@ class Executable:
         self.recipe = recipe
         self.text = text
         symbols = [s.symbol for s in (*recipe.run, *recipe.fold) if isinstance(s, NativeRow)]
-        self._addresses = code.load([object_file], symbols) if symbols else {}
+        self._addresses: Mapping[str, int] = {}
+        if symbols:
+            image = code.load([object_file], symbols)
+            self._addresses = dict(image)
+            weakref.finalize(self, image.close)  # every entry that runs the code keeps this object, as its `data`
         if not all(isinstance(s, NativeRow) for s in recipe.fold) or len(recipe.fold) > 1:
             raise CompileError(reason="a folded value is computed by an eager call")
         self._entries: list[native.Entry] = []
