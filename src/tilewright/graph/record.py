@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from . import aten, functions
 from . import fake as fk
@@ -177,7 +176,7 @@ class _DispatchLevel(private.DispatchMode):
         return aten.dispatch(self.recorder, func, args, kwargs or {})
 
 
-class _FunctionLevel(TorchFunctionMode):
+class _FunctionLevel(private.TorchFunctionMode):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self.recorder = recorder

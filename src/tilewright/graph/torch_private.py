@@ -13,9 +13,12 @@ from types import FrameType
 from typing import Any, TypeAlias
 
 import torch
-from torch import _ops
+from torch import _ops, overrides
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+
+TorchFunctionMode: TypeAlias = overrides.TorchFunctionMode
 
 
 class DispatchMode(TorchDispatchMode):
