@@ -155,3 +155,8 @@ def test_long_sections_are_cut() -> None:
     report = module.Report("f", guards=tuple(f"argument {i}: changed" for i in range(100)))
     assert "... and 60 more" in str(report)
     assert "Guards (100)" in str(report)
+
+
+def test_copies_are_named_as_such() -> None:
+    report = tw.explain(lambda x: torch.special.i0(x), f32(8, 8))  # its result is copied to memory of the caller's
+    assert [k.members for k in report.kernels] == [("copy",)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 
 import torch
@@ -29,8 +29,8 @@ def lines() -> Iterator[str]:
     yield from _section("TW_DEBUG", [(str(level), meaning) for level, meaning in config.DEBUG_LEVELS.items()])
 
 
-def _section(title: str, rows: list[tuple[str, ...]]) -> Iterator[str]:
-    yield f"{title}"
+def _section(title: str, rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    yield title
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  " + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()

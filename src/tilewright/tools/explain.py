@@ -206,8 +206,9 @@ class _Build:
                     lines.setdefault(key, [group, step, 0])[2] += 1
         for (kernel, is_folded), (group, step, count) in sorted(lines.items(), key=lambda item: not item[0][1]):
             share = 0.0 if is_folded or not cost else kernel.cost * count / cost
-            members = tuple("copy" if group.kind == "copy" else m.op.name for m in group.members)
-            again = tuple(n.op.name for n in group.inlined)
+            members, again = tuple(m.op.name for m in group.members), tuple(n.op.name for n in group.inlined)
+            if kernel.name == "copy":  # of the group's operand, or of a result to where the caller wants it
+                members, again = ("copy",), ()
             yield KernelLine(kernel.name, group.kind, count, blocks(step), share, members, again, is_folded)
 
 
