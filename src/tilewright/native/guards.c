@@ -7,8 +7,9 @@
 
 #include <string.h>
 
-enum { CONST, GET, ITEM, CELL, TYPE, IS, SAME, EQ, LEN, TENSOR, STATE };
-static const char *const NAMES[] = {"const", "get", "item", "cell", "type", "is", "same", "eq", "len", "tensor", "state"};
+enum { CONST, GET, ITEM, DICT, ATTR, CELL, TYPE, IS, SAME, EQ, LEN, TENSOR, STATE, ABSENT, KEYS, CLASS, DIFFER, PASS, CODE, KINDS };
+static const char *const NAMES[] = {"const", "get", "item", "dict", "attr", "cell", "type", "is", "same", "eq", "len", "tensor", "state",
+                                    "absent", "keys", "class", "differ", "pass", "code"};
 
 static const dl_exchange *exchange;
 static PyObject *str_requires_grad;
@@ -57,10 +58,14 @@ static tw_meta *meta_new(PyObject *spec, Py_ssize_t inputs) {
 
 static int row_init(tw_row *r, PyObject *spec, Py_ssize_t slots, Py_ssize_t inputs) {
     /* ("const", object) | ("get", slot, key) | ("item", slot, i) | ("cell", slot)
-     * | ("type", slot, type) | ("is", slot, object) | ("same", slot, other slot) | ("eq", slot, object) | ("len", slot, n) | ("tensor", slot, meta) | ("state", callable, argument | None, expected) */
+     * | ("dict", slot): an instance's __dict__ | ("attr", slot, name): an attribute that the object itself keeps alive (a __slots__ member)
+     * | ("type", slot, type) | ("is", slot, object) | ("same", slot, other slot) | ("differ", slot, other slot) | ("eq", slot, object)
+     * | ("len", slot, n) | ("tensor", slot, meta) | ("state", callable, argument | None, expected) | ("absent", slot, key)
+     * | ("keys", slot, tuple): a dict's keys in their order | ("code", slot, code): a function's | ("pass", slot, input): hand the object
+     * itself to the runner | ("class", type, ((name, value) | (name,), ...)): what looking the names up in a class finds, or that it finds nothing */
     const char *name = PyTuple_Check(spec) && PyTuple_GET_SIZE(spec) > 1 ? PyUnicode_AsUTF8(PyTuple_GET_ITEM(spec, 0)) : NULL;
     r->op = -1;
-    for (int k = 0; name && k <= STATE; k++)
+    for (int k = 0; name && k < KINDS; k++)
         if (!strcmp(name, NAMES[k])) r->op = k;
     if (r->op < 0) {
         if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "unknown guard row %R", spec);
@@ -70,7 +75,7 @@ static int row_init(tw_row *r, PyObject *spec, Py_ssize_t slots, Py_ssize_t inpu
         r->a = Py_NewRef(PyTuple_GET_ITEM(spec, 1));
         return 0;
     }
-    if (PyTuple_GET_SIZE(spec) != (r->op == STATE ? 4 : r->op == CELL ? 2 : 3)) {
+    if (PyTuple_GET_SIZE(spec) != (r->op == STATE ? 4 : r->op == CELL || r->op == DICT ? 2 : 3)) {
         PyErr_Format(PyExc_ValueError, "guard row of the wrong length: %R", spec);
         return -1;
     }
@@ -81,18 +86,26 @@ static int row_init(tw_row *r, PyObject *spec, Py_ssize_t slots, Py_ssize_t inpu
         r->b = Py_BuildValue("(OO)", argument, last);
         return r->b ? 0 : -1;
     }
+    if (r->op == CLASS) {
+        r->a = Py_NewRef(PyTuple_GET_ITEM(spec, 1));
+        r->b = Py_NewRef(last);
+        if (PyType_Check(r->a) && PyTuple_Check(last)) return 0;
+        PyErr_Format(PyExc_ValueError, "class row: a type and a tuple expected, got %R", spec);
+        return -1;
+    }
     r->slot = (int32_t)PyLong_AsLong(PyTuple_GET_ITEM(spec, 1));
     if (PyErr_Occurred()) return -1;
     if (r->slot < 0 || r->slot >= slots) {
         PyErr_Format(PyExc_ValueError, "guard row reads slot %d of %zd: %R", r->slot, slots, spec);
         return -1;
     }
-    if (r->op == ITEM || r->op == LEN || r->op == SAME) {
+    if (r->op == ITEM || r->op == LEN || r->op == SAME || r->op == DIFFER || r->op == PASS) {
         r->n = PyLong_AsSsize_t(last);
-        if (r->op == SAME && (r->n < 0 || r->n >= slots)) PyErr_Format(PyExc_ValueError, "guard row reads slot %zd of %zd: %R", r->n, slots, spec);
+        if (r->op == PASS && (r->n < 0 || r->n >= inputs)) PyErr_Format(PyExc_ValueError, "pass row: no input %zd", r->n);
+        if ((r->op == SAME || r->op == DIFFER) && (r->n < 0 || r->n >= slots)) PyErr_Format(PyExc_ValueError, "guard row reads slot %zd of %zd: %R", r->n, slots, spec);
         return PyErr_Occurred() ? -1 : 0;
     }
-    if (r->op == CELL) return 0;
+    if (r->op == CELL || r->op == DICT) return 0;
     if (r->op == TENSOR) return (r->meta = meta_new(last, inputs)) ? 0 : -1;
     r->a = Py_NewRef(last);
     return 0;
@@ -215,6 +228,43 @@ static int equal(PyObject *a, PyObject *b) {
     return PyObject_RichCompareBool(a, b, Py_EQ);
 }
 
+/* What the object itself keeps alive, as a borrowed reference; NULL where there is none. */
+static PyObject *kept(PyObject *o, PyObject *name) {
+    PyObject *value = name ? PyObject_GetAttr(o, name) : PyObject_GenericGetDict(o, NULL);
+    if (!value) {
+        PyErr_Clear();
+        return NULL;
+    }
+    int held = Py_REFCNT(value) > 1;
+    Py_DECREF(value);
+    return held ? value : NULL;
+}
+
+static int keys_hold(PyObject *o, PyObject *keys) {
+    PyObject *key, *value;
+    Py_ssize_t at = 0, n = 0;
+    if (!PyDict_Check(o) || PyDict_GET_SIZE(o) != PyTuple_GET_SIZE(keys)) return 0;
+    while (PyDict_Next(o, &at, &key, &value)) {
+        int holds = equal(key, PyTuple_GET_ITEM(keys, n++));
+        if (holds <= 0) return holds;
+    }
+    return 1;
+}
+
+PyObject *_PyType_Lookup(PyTypeObject *, PyObject *);
+
+/* The version tag, where it is still the one seen last, says that no class involved was edited. */
+static int class_holds(tw_row *r) {
+    PyTypeObject *type = (PyTypeObject *)r->a;
+    if (type->tp_version_tag && (Py_ssize_t)type->tp_version_tag == r->n) return 1;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(r->b); i++) {
+        PyObject *pair = PyTuple_GET_ITEM(r->b, i), *found = _PyType_Lookup(type, PyTuple_GET_ITEM(pair, 0));
+        if (found != (PyTuple_GET_SIZE(pair) > 1 ? PyTuple_GET_ITEM(pair, 1) : NULL)) return 0;
+    }
+    r->n = (Py_ssize_t)type->tp_version_tag;
+    return 1;
+}
+
 int tw_guards_check(const tw_guards *g, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, tw_found *found, Py_ssize_t *failed) {
     PyObject **slot = found->slot;
     *failed = -1;
@@ -222,7 +272,7 @@ int tw_guards_check(const tw_guards *g, PyObject *const *args, Py_ssize_t nargs,
     Py_ssize_t next = nargs + PyTuple_GET_SIZE(g->kwnames);
     memcpy(slot, args, (size_t)next * sizeof *slot);
     for (Py_ssize_t i = 0; i < g->rows; i++) {
-        const tw_row *r = &g->row[i];
+        tw_row *r = &g->row[i];
         PyObject *o = slot[r->slot];
         int holds = 1;
         switch (r->op) {
@@ -232,6 +282,8 @@ int tw_guards_check(const tw_guards *g, PyObject *const *args, Py_ssize_t nargs,
             if (!holds && PyErr_Occurred()) return -1;
             break;
         case ITEM: holds = (slot[next++] = item(o, r->n)) != NULL; break;
+        case DICT: holds = (slot[next++] = kept(o, NULL)) != NULL; break;
+        case ATTR: holds = (slot[next++] = kept(o, r->a)) != NULL; break;
         case CELL: holds = PyCell_Check(o) && (slot[next++] = PyCell_GET(o)) != NULL; break;
         case TYPE: holds = (PyObject *)Py_TYPE(o) == r->a; break;
         case IS: holds = o == r->a; break;
@@ -240,6 +292,15 @@ int tw_guards_check(const tw_guards *g, PyObject *const *args, Py_ssize_t nargs,
         case LEN: holds = length(o) == r->n; break;
         case TENSOR: holds = tensor_holds(r->meta, o, found); break;
         case STATE: holds = state_holds(r); break;
+        case ABSENT:
+            holds = PyDict_Check(o) && !PyDict_GetItemWithError(o, r->a);
+            if (PyErr_Occurred()) return -1;
+            break;
+        case KEYS: holds = keys_hold(o, r->a); break;
+        case CLASS: holds = class_holds(r); break;
+        case DIFFER: holds = o != slot[r->n]; break;
+        case PASS: found->tensor[r->n] = o; break;
+        case CODE: holds = PyFunction_Check(o) && PyFunction_GET_CODE(o) == r->a; break;
         }
         if (holds <= 0) {
             *failed = i;

@@ -23,7 +23,9 @@ from .. import native
 from ..base import config, errors, log
 from ..graph.ir import Graph
 from ..graph.record import Recorded, record
-from . import eager_backward, guards
+from . import eager_backward, guards, start, units
+from .breaks import Break, error_of
+from .capture import UserError
 
 Rebuild: TypeAlias = Callable[[list[Any]], Any]
 
@@ -80,12 +82,7 @@ class _Counts:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Held:
-    """What an entry keeps for statistics and texts."""
-
-    executable: Executable
-    table: guards.GuardTable
+Held = units.Held
 
 
 class CompiledFunction(native.Dispatcher):
@@ -93,6 +90,8 @@ class CompiledFunction(native.Dispatcher):
 
     `stats` counts, `text(level)` shows the program of the last entry.
     """
+
+    __tilewright_compiled__ = True
 
     def __init__(self, fn: Callable[..., Any], build: Build, options: config.Options, fullgraph: bool) -> None:
         self.fn = fn
@@ -102,6 +101,10 @@ class CompiledFunction(native.Dispatcher):
         self._lock = threading.RLock()
         self._counts = _Counts()
         self._refused: dict[Any, str] = {}
+        self.program = units.Program(
+            _name(fn), build, options, fullgraph, lambda f: CompiledFunction(f, build, options, fullgraph), self._count_backward,
+            self._counts.seconds,
+        )  # fmt: skip
         self.miss = self._miss
         self.failed = self._eager
         if not isinstance(fn, nn.Module):
@@ -115,6 +118,8 @@ class CompiledFunction(native.Dispatcher):
 
     @property
     def stats(self) -> Stats:
+        if self.options.capture == "bytecode":
+            return self._pieces()
         last = self.last.data if self.last is not None else None
         seconds = {stage: round(s, 6) for stage, s in self._counts.seconds.items()}
         common = (len(self.entries), 0)
@@ -124,6 +129,31 @@ class CompiledFunction(native.Dispatcher):
         x = last.executable
         packed = sum(e.data.executable.packed_bytes for e in self.entries)
         return Stats(*common, x.kernels, x.library_calls, x.opaque_calls, *eager, x.arena_bytes, packed, seconds)
+
+    def _pieces(self) -> Stats:
+        """The counts of all pieces of a program that graph breaks cut."""
+        program, last = self.program, self.last
+        children = [c.stats for c in {id(c): c for c in program.children.values()}.values()]
+        pieces = [] if last is None else [last.data]
+        ran = set()
+        if last is not None and last.data.glued:
+            pieces += [p.last.data for p in program.ran if isinstance(p, units.Rest) and p.last is not None]
+            ran = {id(p) for p in program.ran}
+        called = [c.stats for c in program.children.values() if id(c) in ran]
+        entries = [e for d in (self, *program.rests.values()) for e in d.entries]
+
+        def total(name: str) -> int:
+            return sum(getattr(p.executable, name) for p in pieces) + sum(getattr(c, name) for c in called)
+
+        seconds = {stage: round(s, 6) for stage, s in self._counts.seconds.items()}
+        for c in children:
+            seconds = {k: seconds.get(k, 0.0) + c.seconds.get(k, 0.0) for k in {**seconds, **c.seconds}}
+        return Stats(
+            program.compiles + sum(c.compiles for c in children), len(program.breaks) + sum(c.graph_breaks for c in children),
+            total("kernels"), total("library_calls"), total("opaque_calls"), self._counts.eager_calls,
+            self._counts.eager_backwards + sum(c.eager_backwards for c in children), total("arena_bytes"),
+            sum(e.data.executable.packed_bytes for e in entries) + sum(c.packed_bytes for c in children), seconds,
+        )  # fmt: skip
 
     def text(self, level: str = "graph") -> str:
         """The last compiled program: "graph", "tile", "llvm" or "asm". Raises ValueError for another level."""
@@ -142,6 +172,8 @@ class CompiledFunction(native.Dispatcher):
                     return self._run(entry, args, kwargs)
             try:
                 entry = self.new_entry(args, kwargs)
+            except UserError:
+                return self._eager(args, kwargs)
             except errors.TilewrightError as e:
                 if self.fullgraph:
                     raise
@@ -170,10 +202,12 @@ class CompiledFunction(native.Dispatcher):
     def new_entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> native.Entry:
         """Compile for these arguments, without a call. Raises TilewrightError where that is impossible."""
         _explain_recompile(self, args, kwargs)
+        if self.options.capture == "bytecode":
+            return self._captured_entry(args, kwargs)
         stages = log.Stages()
         with stages.stage("record"):
             module = self.fn if isinstance(self.fn, nn.Module) else None
-            recorded = record(self.fn, args, kwargs, module=module)
+            recorded = record(self.fn, args, kwargs, module=module, freeze=self.options.freeze)
         executable = self._build(recorded.graph, self.options, stages)
         with stages.stage("guards"):
             table = guards.guard_table(self.fn, recorded, args, kwargs)
@@ -185,6 +219,13 @@ class CompiledFunction(native.Dispatcher):
         for stage, seconds in stages.seconds.items():
             self._counts.seconds[stage] = self._counts.seconds.get(stage, 0.0) + seconds
         return entry
+
+    def _captured_entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> native.Entry:
+        """As `new_entry`, by interpreting bytecode. Raises UserError where the program itself raises."""
+        try:
+            return units.compile_entry(self.program, lambda stop: start.capture_call(self.fn, args, kwargs, stop))
+        except Break as b:
+            raise error_of(b) from None
 
     def _with_gradients(self, recorded: Recorded, held: Held, args: tuple[Any, ...], kwargs: dict[str, Any]) -> native.Entry:
         """An entry whose outputs carry gradients, found by re-running `fn` eagerly in backward."""

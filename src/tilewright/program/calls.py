@@ -1,0 +1,541 @@
+"""Calls that a captured program makes: which are interpreted, which run as they are, which end the graph.
+
+In: the capture, a callable and its arguments. Out: its result. Python functions are interpreted; torch's functions run on fakes;
+functions without Python code run where they are known to do nothing but compute. Must not know bytecode.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import functools
+import itertools
+import logging
+import operator
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ..graph.fake import Fake
+from . import access
+from .breaks import Break
+from .outside import CONTAINERS
+from .sources import MISSING, is_atom
+from .trust import changes_torch, is_known_builtin, is_opaque, is_python_class, is_standard_code, is_torch_code, runs_as_is
+
+if TYPE_CHECKING:
+    from .capture import Capture
+
+_METHODS = (types.BuiltinFunctionType, types.MethodWrapperType)
+_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_GLOBAL_HOOKS = ("_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_hooks", "_global_forward_pre_hooks")
+
+
+def call(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """`f(*args, **kwargs)`."""
+    kind = type(f)
+    if kind is types.FunctionType:
+        return _call_function(cx, f, args, kwargs)
+    if kind is types.MethodType:
+        return call(cx, f.__func__, [f.__self__, *args], kwargs)
+    if isinstance(f, type):
+        return _construct(cx, f, args, kwargs)
+    if kind in _METHODS or kind in _DESCRIPTORS:
+        return _call_builtin(cx, f, args, kwargs)
+    if isinstance(f, nn.Module):
+        return _call_module(cx, f, args, kwargs)
+    if kind is functools.partial:
+        return call(cx, f.func, [*f.args, *args], {**f.keywords, **kwargs})
+    inner = getattr(f, "_tilewright", f)
+    if hasattr(type(inner), "__tilewright_compiled__"):
+        return call(cx, inner.fn, args, kwargs)
+    if isinstance(f, functools._lru_cache_wrapper):
+        return call(cx, f.__wrapped__, args, kwargs)
+    method = getattr(kind, "__call__", None)
+    if type(method) is types.FunctionType:
+        return call(cx, access.get_attribute(cx, f, "__call__"), args, kwargs)
+    if kind.__module__.partition(".")[0] in ("torch", "operator"):
+        return _run(cx, f, args, kwargs)
+    if kind in (types.GenericAlias,) or kind.__module__ == "typing":
+        return call(cx, f.__origin__, args, kwargs)
+    raise Break("builtin", f"{kind.__name__} {getattr(f, '__name__', '')}")
+
+
+def _call_function(cx: Capture, f: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    special = functions().get(f)
+    if special is not None:
+        return special(cx, *args, **kwargs)
+    code = f.__code__
+    if runs_as_is(code, f.__module__ or ""):
+        if is_torch_code(code) and changes_torch(f):
+            raise Break("operation", f"torch's {f.__qualname__}")
+        if getattr(f, "_torchdynamo_disable", False) or code.co_filename.endswith("_dynamo/eval_frame.py"):
+            raise Break("disabled", f.__qualname__)
+        if is_torch_code(code) and any(_is_user_callable(a) for a in (*args, *kwargs.values())):
+            raise Break("builtin", f"torch's {f.__qualname__} is given a function")
+        return _run(cx, f, args, kwargs)
+    if is_standard_code(code) and (f.__module__ or "").partition(".")[0] in ("random", "time", "os", "threading", "copy", "asyncio", "subprocess"):
+        raise Break("builtin", f"{f.__module__}.{f.__qualname__}")
+    if getattr(f, "_torchdynamo_disable", False) or getattr(f, "_tilewright_disable", False):
+        raise Break("disabled", f.__qualname__)
+    return cx.inline(f, args, kwargs)
+
+
+def _is_user_callable(a: Any) -> bool:
+    return isinstance(a, types.FunctionType | types.MethodType | nn.Module | functools.partial)
+
+
+def _run(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Call it as it is: what is in its arguments is guarded whole first."""
+    for a in args:
+        if isinstance(a, (*CONTAINERS, tuple)):
+            cx.outside.expand(a)
+    for a in kwargs.values():
+        if isinstance(a, (*CONTAINERS, tuple)):
+            cx.outside.expand(a)
+    return cx.outside.see(f(*args, **kwargs))
+
+
+# --- modules and classes ----------------------------------------------------------------------------------------------
+
+
+def _call_module(cx: Capture, module: nn.Module, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    cls = type(module)
+    if cls.__call__ is not nn.Module.__call__:
+        return call(cx, access.get_attribute(cx, module, "__call__"), args, kwargs)
+    if not has_hooks(cx, module):
+        return call(cx, access.get_attribute(cx, module, "forward"), args, kwargs)
+    return call(cx, access.get_attribute(cx, module, "_call_impl"), args, kwargs)
+
+
+def has_hooks(cx: Capture, module: nn.Module) -> bool:
+    """Whether the module's hooks, or those of all modules, must be called; guarded."""
+    known = cx.outside.known.get(id(module))
+    found = False
+    if not cx.global_hooks_read:
+        cx.global_hooks_read = True
+        table = vars(torch.nn.modules.module)
+        for name in _GLOBAL_HOOKS:
+            hooks = cx.outside.global_(table, name)
+            cx.outside.length(cx.outside.known[id(hooks)])
+            cx.global_hooks = cx.global_hooks or bool(hooks)
+    for name in _HOOKS:
+        hooks = module.__dict__[name]
+        found = found or bool(hooks)
+        if known is not None:
+            slot = cx.rows.derive("get", cx.outside.dict_slot(known), name, why=f"{known.name}.{name} is gone")
+            if ("hooks", slot) not in cx.memo:
+                cx.memo.add(("hooks", slot))
+                cx.rows.test("len", slot, len(hooks), why=f"{known.name}: {name} changed")
+    return found or cx.global_hooks
+
+
+def _construct(cx: Capture, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    special = functions().get(cls)
+    if special is not None:
+        return special(cx, *args, **kwargs)
+    meta = type(cls)
+    if not is_python_class(cls):
+        return _construct_native(cx, cls, args, kwargs)
+    if type(meta.__call__) is types.FunctionType:
+        if issubclass(cls, torch.Tensor):
+            raise Break("operation", f"a {cls.__name__} is made")
+        return _run(cx, cls, args, kwargs)  # an Enum
+    if issubclass(cls, nn.Module | torch.Tensor):
+        raise Break("operation", f"a {cls.__name__} is made")
+    if cls.__module__.partition(".")[0] == "torch" and not issubclass(cls, BaseException):
+        return _run(cx, cls, args, kwargs)  # a context such as no_grad
+    new, init = cx.class_lookup(cls, "__new__"), cx.class_lookup(cls, "__init__")
+    new = new.__func__ if isinstance(new, staticmethod) else new
+    if type(new) is types.FunctionType:
+        o = call(cx, new, [cls, *args], kwargs)
+    elif new is object.__new__ or new is object.__dict__["__new__"]:
+        if init is object.__dict__["__init__"] and (args or kwargs):
+            raise TypeError(f"{cls.__name__}() takes no arguments")
+        o = object.__new__(cls)
+    else:
+        for a in args:
+            cx.outside.expand(a)
+        o = new(cls, *args, **kwargs)
+    cx.new_objects.append(o)
+    if isinstance(o, cls):
+        if type(init) is types.FunctionType:
+            call(cx, init, [o, *args], kwargs)
+        elif init is not object.__dict__["__init__"]:
+            _run(cx, init, [o, *[_iterable(cx, a) for a in args]], kwargs)
+    return o
+
+
+def _construct_native(cx: Capture, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if is_opaque_class(cls):
+        raise Break("builtin", f"{cls.__module__}.{cls.__qualname__}")
+    if cls in (int, float, str, bool, complex, bytes) and args and is_python_class(type(args[0])) and not is_atom(args[0]):
+        return _convert(cx, cls, args)
+    if any(is_opaque(a) for a in args):
+        raise Break("builtin", f"{cls.__name__} of a {next(type(a).__name__ for a in args if is_opaque(a))}")
+    if cls is map or cls is filter:
+        args = [cx.interpreted(args[0]), *[_iterable(cx, a) for a in args[1:]]]
+    elif cls in _ITERATING_CLASSES:
+        args = [_iterable(cx, a) for a in args]
+    if cls is super:
+        return super(*args)
+    return _run(cx, cls, args, kwargs)
+
+
+_ITERATING_CLASSES = frozenset(
+    (list, tuple, set, frozenset, dict, enumerate, zip, reversed, collections.OrderedDict, collections.deque, collections.Counter,
+     collections.defaultdict, itertools.chain, itertools.islice, itertools.product, itertools.accumulate, itertools.zip_longest,
+     itertools.cycle, itertools.groupby, itertools.takewhile, itertools.dropwhile, itertools.starmap, itertools.permutations,
+     itertools.combinations, itertools.pairwise)
+)  # fmt: skip
+
+
+def is_opaque_class(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] not in (
+        "builtins", "collections", "itertools", "functools", "torch", "types", "operator", "typing", "re", "contextlib", "decimal", "fractions",
+        "_io" if False else "builtins",
+    )  # fmt: skip
+
+
+def _iterable(cx: Capture, a: Any) -> Any:
+    """An argument that will be iterated without the interpreter."""
+    cls = type(a)
+    if type(getattr(cls, "__iter__", None)) is types.FunctionType and cls is not Fake and not cx.is_generator(a):
+        if hasattr(cls, "keys") and isinstance(a, collections.abc.Mapping) and not isinstance(a, dict):
+            return {k: access.get_item(cx, a, k) for k in access.iterate(cx, a)}
+        return a if isinstance(a, dict | list | tuple) else access.iterate(cx, a)
+    if isinstance(a, types.GeneratorType) or is_opaque(a):
+        raise Break("object", f"{cls.__name__} from outside is iterated")
+    if _is_user_callable(a):
+        return cx.interpreted(a)
+    cx.outside.expand(a)
+    return a
+
+
+def _convert(cx: Capture, cls: type, args: list[Any]) -> Any:
+    o = args[0]
+    names = {int: ("__int__", "__index__"), float: ("__float__",), str: ("__str__", "__repr__"), bool: ("__bool__",)}.get(cls, ())
+    if cls is bool:
+        return access.truth(cx, o)
+    for name in names:
+        if type(getattr(type(o), name, None)) is types.FunctionType:
+            return call(cx, access.get_attribute(cx, o, name), [], {})
+    if isinstance(o, BaseException) and all(is_atom(a) for a in o.args):
+        return cls(*args)
+    if id(o) in cx.outside.known or (cls is str and not isinstance(o, tuple | list | dict)):
+        raise Break("object", f"{cls.__name__} of a {type(o).__name__}")
+    return cls(*args)
+
+
+# --- functions without Python code ------------------------------------------------------------------------------------
+
+
+def _call_builtin(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    try:
+        special = functions().get(f)
+    except TypeError:
+        special = None
+    if special is not None:
+        return special(cx, *args, **kwargs)
+    owner = getattr(f, "__self__", None)
+    if owner is None and args and type(f) in _DESCRIPTORS:
+        owner, args = args[0], args[1:]
+        if type(owner) is not Fake and isinstance(owner, f.__objclass__):
+            f = f.__get__(owner, type(owner))
+        else:
+            return _run(cx, f, [owner, *args], kwargs)
+    if owner is not None and not isinstance(owner, types.ModuleType | type) and type(owner) is not Fake:
+        return _call_method(cx, f, owner, args, kwargs)
+    if type(owner) is Fake:
+        return _run(cx, f, args, kwargs)
+    if not is_known_builtin(f) or any(is_opaque(a) for a in (*args, *kwargs.values())):
+        raise Break("builtin", f"{getattr(f, '__module__', None) or ''}.{getattr(f, '__name__', f)}".lstrip("."))
+    if (f.__module__ or "").startswith("torch") or isinstance(owner, type) or getattr(owner, "__name__", "").startswith("torch"):
+        if changes_torch(f):
+            raise Break("operation", f"torch's {f.__name__}")
+        return _run(cx, f, args, kwargs)
+    if f in _ITERATING:
+        args = [_iterable(cx, a) for a in args]
+        kwargs = {k: cx.interpreted(v) if k == "key" else v for k, v in kwargs.items()}
+    elif any(is_python_class(type(a)) and not is_atom(a) and not isinstance(a, type | Fake) for a in args):
+        return _of_objects(cx, f, args, kwargs)
+    return _run(cx, f, args, kwargs)
+
+
+_ITERATING = frozenset((sum, any, all, min, max, sorted, functools.reduce, math_prod := __import__("math").prod, __import__("math").fsum))
+_DUNDER = {len: "__len__", abs: "__abs__", round: "__round__", repr: "__repr__", hash: "__hash__", divmod: "__divmod__", operator.index: "__index__"}
+
+
+def _of_objects(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A builtin applied to objects of classes written in Python."""
+    name = _DUNDER.get(f)
+    if name is not None and type(getattr(type(args[0]), name, None)) is types.FunctionType:
+        return call(cx, access.get_attribute(cx, args[0], name), args[1:], kwargs)
+    for symbol, (_, native) in access.BINARY.items():
+        if f is native:
+            return access.binary(cx, symbol, *args)
+    for symbol, (_, _, native) in access.COMPARE.items():
+        if f is native:
+            return access.compare(cx, symbol, *args)
+    if f is operator.getitem:
+        return access.get_item(cx, *args)
+    if all(isinstance(a, tuple | list | dict | str) or is_atom(a) for a in args) or f in (callable, hash):
+        return _run(cx, f, args, kwargs)
+    raise Break("builtin", f"{f.__name__} of a {type(args[0]).__name__}")
+
+
+def _call_method(cx: Capture, f: Any, owner: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A bound method without Python code."""
+    name = f.__name__
+    if name in ("__setattr__", "__getattribute__", "__delattr__") and len(args) <= 2:
+        if name == "__setattr__":
+            return access.plain_set_attribute(cx, owner, *args)
+        if name == "__getattribute__":
+            return access.plain_attribute(cx, owner, *args)
+        return access.delete_attribute(cx, owner, *args)
+    if isinstance(owner, CONTAINERS):
+        return container_method(cx, owner, name, args, kwargs, f)
+    if isinstance(owner, logging.Logger | types.GeneratorType) or is_opaque(owner) or any(is_opaque(a) for a in args):
+        raise Break("object", f"{type(owner).__name__}.{name}")
+    if id(owner) in cx.outside.known and not is_atom(owner) and not is_python_class(type(owner)):
+        raise Break("object", f"{type(owner).__name__}.{name}")
+    if isinstance(owner, str) and name in ("format", "join", "format_map"):
+        args = [cx.text(a) if name == "format" else a for a in args]
+        kwargs = {k: cx.text(v) for k, v in kwargs.items()}
+        args = [_iterable(cx, a) for a in args] if name == "join" else args
+    return _run(cx, f, args, kwargs)
+
+
+# --- containers -------------------------------------------------------------------------------------------------------
+
+_CHANGES = frozenset(
+    ("append", "extend", "insert", "pop", "remove", "clear", "sort", "reverse", "__iadd__", "__imul__", "update", "setdefault", "popitem",
+     "move_to_end", "add", "discard", "__ior__", "__iand__", "__isub__", "__ixor__", "difference_update", "intersection_update",
+     "symmetric_difference_update", "appendleft", "extendleft", "popleft", "rotate", "subtract", "__init__")
+)  # fmt: skip
+_IN_ORDER = frozenset((("append", list), ("extend", list), ("__iadd__", list), ("add", set), ("discard", set)))
+
+
+def container_method(cx: Capture, o: Any, name: str, args: list[Any], kwargs: dict[str, Any], bound: Any = None) -> Any:
+    """`o.name(*args)` of a list, dict, set or deque."""
+    if name == "__setitem__":
+        return access.set_item(cx, o, *args) if type(getattr(type(o), name)) is not types.FunctionType else _raw_set(cx, o, *args)
+    if name == "__getitem__" and type(getattr(type(o), name)) is not types.FunctionType:
+        return access.get_item(cx, o, *args)
+    if name == "__delitem__" and type(getattr(type(o), name)) is not types.FunctionType:
+        return access.delete_item(cx, o, *args)
+    known = cx.outside.known.get(id(o))
+    if name in ("extend", "update", "__iadd__", "__ior__", "__init__", "union", "difference", "intersection"):
+        args = [_iterable(cx, a) for a in args]
+    if name == "sort":
+        kwargs = {k: cx.interpreted(v) if k == "key" else v for k, v in kwargs.items()}
+    if known is None:
+        if any(is_opaque(a) for a in args) and name not in ("append", "insert", "setdefault", "add"):
+            raise Break("object", f"{type(o).__name__}.{name}")
+        for a in args:
+            cx.outside.expand(a)
+        if name in ("remove", "index", "count", "__contains__", "__eq__") and any(type(x) is Fake for x in (*args, *o)):
+            raise Break("object", f"{type(o).__name__}.{name} of tensors")
+        return cx.outside.see((bound or getattr(o, name))(*args, **kwargs))
+    if isinstance(o, dict) and name in ("get", "setdefault", "pop", "__contains__") and not kwargs:
+        return _dict_entry(cx, o, known, name, args)
+    if isinstance(o, dict) and name == "update" and type(o) is dict:
+        for k, v in dict(*args, **kwargs).items():
+            access.set_item(cx, o, k, v)
+        return None
+    method = getattr(type(o), name)
+    if name not in _CHANGES:
+        if name in ("__len__",):
+            cx.outside.length(known)
+        else:
+            cx.outside.expand(o)
+            for a in args:
+                cx.outside.expand(a)
+        return cx.outside.see((bound or getattr(o, name))(*args, **kwargs))
+    cx.outside.apart(known)
+    in_order = (name, type(o)) in _IN_ORDER
+    if in_order:
+        args = [tuple(a) if name in ("extend", "__iadd__") else a for a in args]
+    else:
+        cx.outside.expand(o)
+    return cx.outside.see(cx.effects.mutate(o, method, tuple(args), kwargs, rewrite=not in_order))
+
+
+def _raw_set(cx: Capture, o: Any, key: Any, value: Any) -> None:
+    """`dict.__setitem__` called by a subclass's own."""
+    if id(o) in cx.outside.known:
+        cx.outside.apart(cx.outside.known[id(o)])
+        raise Break("effect", f"an item of {type(o).__name__} is set")
+    (dict if isinstance(o, dict) else list).__setitem__(o, key, value)
+
+
+def _dict_entry(cx: Capture, o: Any, known: Any, name: str, args: list[Any]) -> Any:
+    key = access._hashable(cx, args[0])
+    found = cx.outside.entry(known, key)
+    if name == "__contains__":
+        return found is not MISSING
+    if found is MISSING:
+        if name == "setdefault":
+            access.set_item(cx, o, key, args[1] if len(args) > 1 else None)
+        if name == "pop" and len(args) < 2:
+            raise KeyError(key)
+        return args[1] if len(args) > 1 else None
+    if name == "pop":
+        access.delete_item(cx, o, key)
+    return found
+
+
+# --- functions with a meaning of their own ----------------------------------------------------------------------------
+
+
+@functools.cache
+def functions() -> dict[Any, Callable[..., Any]]:
+    """What these functions do in a capture."""
+    return {
+        len: _len, isinstance: _isinstance, type: _type, getattr: _getattr, setattr: access.set_attribute, delattr: access.delete_attribute,
+        hasattr: _hasattr, iter: _iter, next: _next, bool: lambda cx, v=False: access.truth(cx, v), print: _print, repr: _repr,
+        str: _str, format: lambda cx, v, spec="": format(cx.text(v), spec), vars: _vars, object.__new__: _new,
+        object.__setattr__: access.plain_set_attribute, object.__getattribute__: access.plain_attribute,
+        object.__delattr__: access.delete_attribute, nn.Module.__call__: lambda cx, m, *a, **k: call(cx, m, list(a), k),
+        warnings.warn: _warn, sys.exc_info: _exc_info, functools.partial: lambda cx, *a, **k: functools.partial(*a, **k),
+        property: lambda cx, *a, **k: property(*a, **k), classmethod: lambda cx, f: classmethod(f), staticmethod: lambda cx, f: staticmethod(f),
+        types.MethodType: lambda cx, f, o: types.MethodType(f, o), torch.compiler.is_compiling: lambda cx: True,
+        torch.compiler.is_dynamo_compiling: lambda cx: True, builtins.__build_class__: _build_class, id: _id,
+        issubclass: lambda cx, a, b: issubclass(a, b), callable: lambda cx, f: callable(f), nn.Module.__setattr__: access.set_attribute,
+        nn.Module.__getattr__: lambda cx, m, n: access._missing_attribute(cx, m, n, cx.outside.known.get(id(m))),
+        torch.is_tensor: lambda cx, v: isinstance(v, torch.Tensor), dict.fromkeys: lambda cx, keys, v=None: dict.fromkeys(_iterable(cx, keys), v),
+    }  # fmt: skip
+
+
+def _id(cx: Capture, o: Any) -> int:
+    raise Break("object", "id()")
+
+
+def _len(cx: Capture, o: Any) -> int:
+    cls = type(o)
+    method = getattr(cls, "__len__", None)
+    if cls is Fake or method is None:
+        return len(o)
+    if type(method) is types.FunctionType:
+        return call(cx, access.get_attribute(cx, o, "__len__"), [], {})
+    known = cx.outside.known.get(id(o))
+    if known is not None:
+        if not isinstance(o, CONTAINERS):
+            raise Break("object", f"the length of a {cls.__name__}")
+        if not cx.effects.is_changed(o):
+            cx.outside.length(known)
+        else:
+            cx.outside.expand(o)
+    elif is_opaque(o):
+        raise Break("object", f"the length of a {cls.__name__}")
+    return len(o)
+
+
+def _isinstance(cx: Capture, o: Any, classes: Any) -> bool:
+    if isinstance(classes, tuple):
+        return any([_isinstance(cx, o, c) for c in classes])
+    if type(o) is Fake:
+        real = cx.real(o)
+        return isinstance(real if real is not None else _PLAIN, classes)
+    check = getattr(type(classes), "__instancecheck__", None)
+    if type(check) is types.FunctionType and not type(classes).__module__.startswith(("abc", "torch", "enum", "typing")):
+        return access.truth(cx, call(cx, check, [classes, o], {}))
+    return isinstance(o, classes)
+
+
+_PLAIN = torch.empty(0)
+
+
+def _type(cx: Capture, *args: Any, **kwargs: Any) -> Any:
+    if len(args) != 1:
+        made = type(*args, **kwargs)
+        cx.new_classes.add(made)
+        return made
+    if type(args[0]) is Fake:
+        real = cx.real(args[0])
+        return torch.Tensor if real is None else type(real)
+    return type(args[0])
+
+
+def _getattr(cx: Capture, o: Any, name: str, *default: Any) -> Any:
+    try:
+        return access.get_attribute(cx, o, name)
+    except AttributeError:
+        if default:
+            return default[0]
+        raise
+
+
+def _hasattr(cx: Capture, o: Any, name: str) -> bool:
+    return _getattr(cx, o, name, MISSING) is not MISSING
+
+
+def _iter(cx: Capture, o: Any, *sentinel: Any) -> Any:
+    if sentinel:
+        raise Break("builtin", "iter with a sentinel")
+    return access.iterate(cx, o)
+
+
+def _next(cx: Capture, it: Any, *default: Any) -> Any:
+    try:
+        return cx.next(it)
+    except StopIteration:
+        if default:
+            return default[0]
+        raise
+
+
+def _print(cx: Capture, *args: Any, **kwargs: Any) -> None:
+    if not all(is_atom(v) for v in kwargs.values()):
+        raise Break("builtin", "print to a file")
+    cx.effects.later(_print_text, (*[cx.text(a) for a in args], *[_Keyword(k, v) for k, v in kwargs.items()]))
+
+
+class _Keyword:
+    def __init__(self, name: str, value: Any) -> None:
+        self.name, self.value = name, value
+
+
+def _print_text(*args: Any) -> None:
+    print(*[a for a in args if type(a) is not _Keyword], **{a.name: a.value for a in args if type(a) is _Keyword})
+
+
+def _warn(cx: Capture, message: Any, category: Any = None, stacklevel: int = 1, **kwargs: Any) -> None:
+    if kwargs or not isinstance(message, str | Warning) or (isinstance(message, Warning) and not all(map(is_atom, message.args))):
+        raise Break("builtin", "warnings.warn")
+    cx.effects.later(warnings.warn, (message, category))
+
+
+def _repr(cx: Capture, o: Any) -> str:
+    return repr(cx.text(o)) if is_atom(o) else cx.text(o, repr)
+
+
+def _str(cx: Capture, o: Any = "", *rest: Any) -> str:
+    return str(o, *rest) if rest else cx.text(o, str)
+
+
+def _vars(cx: Capture, o: Any) -> Any:
+    return access.get_attribute(cx, o, "__dict__")
+
+
+def _new(cx: Capture, cls: type, *args: Any, **kwargs: Any) -> Any:
+    o = object.__new__(cls)
+    cx.new_objects.append(o)
+    return o
+
+
+def _exc_info(cx: Capture) -> Any:
+    e = cx.handled
+    return (None, None, None) if e is None else (type(e), e, e.__traceback__)
+
+
+def _build_class(cx: Capture, body: types.FunctionType, name: str, *bases: Any, **keywords: Any) -> Any:
+    made = types.new_class(name, bases, keywords, lambda namespace: cx.class_body(body, namespace))
+    cx.new_classes.add(made)
+    return made

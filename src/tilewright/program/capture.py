@@ -1,0 +1,478 @@
+"""One capture: a function's bytecode interpreted on fakes, from its start or from a place in its middle.
+
+In: a code object with where to start, and the real arguments of a call. Out: `Captured`: the graph, the guards, the values alive at
+the end, the effects. Leaves no trace: what the program changed is put back. Must not know how graphs become code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..base.errors import Location, RecordError, TilewrightError
+from ..graph import aten, functions
+from ..graph import fake as fk
+from ..graph import functionalize as fz
+from ..graph import torch_private as private
+from ..graph.fake import Fake
+from ..graph.ir import Alias, Graph, Output
+from ..graph.recorder import ArgSource, Recorder, recording
+from ..graph.strides import contiguous
+from . import access, calls
+from .breaks import Break
+from .effects import Effects
+from .execute import GENERATOR, RETURN, STOP, YIELD, Frame
+from .guards import _modes as modes
+from .opcodes import UNSET, Code, decode
+from .outside import CONTAINERS, Outside
+from .sources import MISSING, Rows, is_atom, look_up
+from .tape import Tape
+from .trust import is_opaque, is_own_code, is_python_class, is_trusted_module, skips_guard
+
+DEEPEST = 60
+MOST_JUMPS = 200_000
+
+
+class UserError(Exception):
+    """The program itself raised: it is run in eager, where it raises again."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _DispatchLevel(private.DispatchMode):
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return aten.dispatch(self.recorder, func, args, kwargs or {})
+
+
+class _FunctionLevel(private.TorchFunctionMode):
+    def __init__(self, recorder: Recorder, tape: Tape | None) -> None:
+        super().__init__()
+        self.recorder = recorder
+        self.tape = tape
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.tape is None:
+            return functions.call(self.recorder, func, args, kwargs or {})
+        entry = self.tape.before(func, args, kwargs or {})
+        result = functions.call(self.recorder, func, args, kwargs or {})
+        self.tape.after(entry, result)
+        return result
+
+
+class Generator:
+    """An interpreted generator: suspended, its frame waits here."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        self.running = self.done = self.started = False
+
+    def __iter__(self) -> Generator:
+        return self
+
+    def __next__(self) -> Any:
+        return self.send(None)
+
+    def send(self, value: Any) -> Any:
+        if self.done:
+            raise StopIteration
+        self.frame.stack.append(value)
+        return self._resume(None)
+
+    def throw(self, kind: Any, value: Any = None, traceback: Any = None) -> Any:
+        error = value if isinstance(value, BaseException) else kind if isinstance(kind, BaseException) else kind(*(() if value is None else (value,)))
+        if self.done or not self.started:
+            self.done = True
+            raise error
+        return self._resume(error)
+
+    def close(self) -> None:
+        if self.done or not self.started:
+            self.done = True
+            return
+        try:
+            self._resume(_Exit())
+        except (_Exit, StopIteration):
+            return
+        raise RuntimeError("generator ignored GeneratorExit")
+
+    def _resume(self, error: BaseException | None) -> Any:
+        frame, self.started = self.frame, True
+        try:
+            if error is not None:
+                frame.at -= 1
+                frame.unwind(error)  # type: ignore[arg-type]
+            kind, value = frame.run()
+        except BaseException:
+            self.done = True
+            raise
+        if kind == YIELD:
+            return value
+        self.done = True
+        raise StopIteration(value)
+
+
+class _Exit(Exception):
+    """GeneratorExit within interpreted frames."""
+
+
+class Interpreted:
+    """A function that code which is not interpreted may call."""
+
+    def __init__(self, cx: Capture, f: Any) -> None:
+        self.cx = cx
+        self.f = f
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.cx.call(self.f, [self.cx.outside.see(a) for a in args], kwargs)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What a capture found. `end` is ("return", value) or ("stop", instruction); `frame` is the captured function's."""
+
+    cx: Capture
+    frame: Frame
+    end: tuple[str, Any]
+    states: list[tuple[Callable[..., Any], tuple[Any, ...]]]
+
+
+class Capture:
+    """The state of one capture, and what frames ask of it."""
+
+    def __init__(self, nargs: int, kwnames: tuple[str, ...], stop: int = -1) -> None:
+        self.recorder = Recorder({})
+        self.effects = Effects()
+        self.rows = Rows(nargs, kwnames, torch.is_grad_enabled())
+        self.outside = Outside(self.recorder, self.rows, self.effects)
+        self.tape = Tape() if torch.is_grad_enabled() else None
+        self.stop = stop
+        self.frame: Frame | None = None
+        self.handled: BaseException | None = None
+        self.memo: set[Any] = set()
+        self.global_hooks_read = self.global_hooks = False
+        self.new_objects = _NewObjects()
+        self.new_classes: set[type] = set()
+        self.buffer_owners: dict[int, Any] = {}
+        self.jumps = 0
+        self._globals: dict[tuple[int, str], Any] = {}
+        for query, argument, expected in modes():
+            self.rows.test("state", query, argument, expected, why=f"torch's {query.__name__} is no longer {expected}")
+
+    # --- asked by frames, access and calls ---
+
+    def call(self, f: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        return calls.call(self, f, args, kwargs)
+
+    def container_method(self, o: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        return calls.container_method(self, o, name, args, kwargs)
+
+    def inline(self, f: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        code = f.__code__
+        if is_own_code(code):
+            return f(*args, **kwargs)
+        depth = (self.frame.depth if self.frame is not None else 0) + 1
+        if depth > DEEPEST:
+            raise Break("depth", f.__qualname__)
+        if code.co_flags & 0x280:
+            raise Break("coroutine", f.__qualname__)
+        frame = Frame(self, decode(code), f.__globals__, self.bind(f, args, kwargs), depth)
+        return self.finish_call(frame)
+
+    def finish_call(self, frame: Frame) -> Any:
+        kind, value = frame.run()
+        return Generator(frame) if kind == GENERATOR else value
+
+    def class_body(self, f: types.FunctionType, namespace: Any) -> None:
+        assert self.frame is not None
+        frame = Frame(self, decode(f.__code__), f.__globals__, self.bind(f, [], {}), self.frame.depth + 1)
+        frame.namespace = namespace
+        frame.run()
+
+    def bind(self, f: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
+        code = decode(f.__code__)
+        slots = _bind(f, args, kwargs, self._default(f))
+        slots += [UNSET] * (len(code.names) - len(slots))
+        for n, cell in enumerate(f.__closure__ or ()):
+            if id(cell) not in self.outside.known and not self.new_objects.has(cell):
+                self.outside.constant(cell, f"variable {code.names[code.cells + n]}")
+            slots[code.cells + n] = cell
+        return slots
+
+    def _default(self, f: types.FunctionType) -> Callable[[Any], Any]:
+        if self.new_objects.has(f):
+            return lambda v: v
+        return lambda v: self.outside.read_constant(v, f"a default of {f.__qualname__}")
+
+    def class_lookup(self, cls: type, name: str) -> Any:
+        """What the class holds under a name, guarded; MISSING where nothing."""
+        found = look_up(cls, name)
+        if self._is_guarded(cls):
+            self.rows.looked_up(cls, name, found)
+        return found
+
+    def _is_guarded(self, cls: type) -> bool:
+        if cls in self.new_classes or not is_python_class(cls) or cls.__module__.startswith("tilewright"):
+            return False
+        return not is_trusted_module(cls.__module__) or issubclass(cls, torch.nn.Module)
+
+    def is_new(self, o: Any) -> bool:
+        """Whether it was made in this capture."""
+        return o in self.new_classes if isinstance(o, type) else self.new_objects.has(o)
+
+    def is_generator(self, o: Any) -> bool:
+        return type(o) is Generator
+
+    def interpreted(self, f: Any) -> Any:
+        if f is None or isinstance(f, type | types.BuiltinFunctionType | types.MethodDescriptorType):
+            return f
+        return Interpreted(self, f)
+
+    def next(self, it: Any) -> Any:
+        """`next(it)`. Raises StopIteration."""
+        kind = type(it)
+        if kind is Generator:
+            return it.__next__()
+        if type(getattr(kind, "__next__", None)) is types.FunctionType:
+            return self.call(access.get_attribute(self, it, "__next__"), [], {})
+        if id(it) in self.outside.known or is_opaque(it) or isinstance(it, types.GeneratorType):
+            raise Break("object", f"{kind.__name__} from outside")
+        return self.outside.see(next(it))
+
+    def take(self, it: Any, most: int) -> list[Any]:
+        """At most so many values of an iterator (-1: all)."""
+        values: list[Any] = []
+        while most < 0 or len(values) < most:
+            try:
+                values.append(self.next(it))
+            except StopIteration:
+                break
+        return values
+
+    def mapping(self, o: Any) -> dict[Any, Any]:
+        """What `**o` passes."""
+        if isinstance(o, dict) and type(getattr(type(o), "keys", None)) is not types.FunctionType:
+            self.outside.expand(o)
+            return {k: self.outside.see(v) for k, v in o.items()}
+        keys = self.call(access.get_attribute(self, o, "keys"), [], {})
+        return {k: access.get_item(self, o, k) for k in self.take(access.iterate(self, keys), -1)}
+
+    def text(self, v: Any, how: Callable[[Any], str] | None = None) -> Any:
+        """`how(v)` as text; without `how`, something that formats as `v` does."""
+        if is_atom(v):
+            return v if how is None else how(v)
+        if type(v) is Fake:
+            raise Break("value", "a tensor is printed")
+        name = "__repr__" if how is repr or how is ascii else "__str__"
+        method = getattr(type(v), name)
+        if name == "__str__" and method is object.__str__:
+            method = type(v).__repr__
+            name = "__repr__"
+        if type(method) is types.FunctionType:
+            return self.call(access.get_attribute(self, v, name), [], {})
+        if isinstance(v, BaseException):
+            if all(map(is_atom, v.args)):
+                return (how or str)(v)
+        elif isinstance(v, CONTAINERS) and self._plain(v):
+            self.outside.expand(v)
+            return (how or str)(v)
+        elif isinstance(v, type | types.ModuleType):
+            return (how or str)(v)
+        raise Break("object", f"the text of a {type(v).__name__}")
+
+    def _plain(self, v: Any) -> bool:
+        if isinstance(v, dict):
+            return all(self._plain(x) for kv in v.items() for x in kv)
+        return all(map(self._plain, v)) if type(v) in CONTAINERS else is_atom(v)
+
+    def formatted(self, v: Any, convert: Callable[[Any], str] | None, spec: str) -> str:
+        if convert is not None:
+            v = self.text(v, convert)
+        method = getattr(type(v), "__format__", None)
+        if type(method) is types.FunctionType and type(v) is not Fake and not is_atom(v):
+            return self.call(access.get_attribute(self, v, "__format__"), [spec], {})
+        return format(self.text(v), spec)
+
+    def real(self, fake: Fake) -> torch.Tensor | None:
+        """The tensor that an input stands for."""
+        if not self.recorder.is_input(fake):
+            return None
+        assert fake.memory.source is not None
+        return self.recorder.tensors[fake.memory.source]
+
+    def slot_of(self, v: Any) -> int | None:
+        """Where the object was found, if a later call may find another one there."""
+        if type(v) is Fake:
+            return self.outside.input_slots.get(v.memory.source) if self.recorder.is_input(v) else None  # type: ignore[arg-type]
+        known = self.outside.known.get(id(v))
+        return None if known is None or known.pinned else known.slot
+
+    def global_variable(self, table: dict[str, Any], name: str) -> Any:
+        """A global or builtin. Raises NameError."""
+        key = id(table), name
+        found = self._globals.get(key, MISSING)
+        if found is not MISSING and not self.effects.is_written(table, name):
+            return found
+        trusted = is_trusted_module(str(table.get("__name__", "")))
+        value = table.get(name, MISSING)
+        if not (trusted and (value is MISSING or skips_guard(value))):
+            value = self.outside.global_(table, name)
+        if value is MISSING:
+            builtins = table.get("__builtins__", __builtins__)
+            value = (vars(builtins) if isinstance(builtins, types.ModuleType) else builtins).get(name, MISSING)
+            if value is MISSING:
+                raise NameError(f"name {name!r} is not defined")
+        self._globals[key] = value
+        return value
+
+    def refused(self, e: TilewrightError, at: Location) -> Break:
+        """What the recorder cannot record, as a break."""
+        reason = str(e.fields.get("reason", ""))
+        kind = "value" if isinstance(e, RecordError) and reason.startswith("its value depends") else "operation"
+        return Break(kind, e.message, at)
+
+    def spend(self) -> None:
+        self.jumps += 1
+        if self.jumps > MOST_JUMPS:
+            raise Break("long")
+
+    # --- running ---
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        self.recorder.mode = _DispatchLevel(self.recorder)
+        with private.compiling(), recording(self.recorder), self.recorder.mode, _FunctionLevel(self.recorder, self.tape):
+            yield
+
+    def run(self, start: Callable[[Capture], Frame]) -> Captured:
+        """Interpret the frame that `start` makes. Raises Break, UserError."""
+        before = _states()
+        rng = torch.get_rng_state()
+        try:
+            with self.recording():
+                frame = start(self)
+                try:
+                    end = frame.run()
+                except Exception as e:
+                    raise UserError(e) from e
+                if end[0] not in (RETURN, STOP):
+                    raise Break("coroutine", "a generator function is compiled")
+            after = _states()
+            if not torch.equal(rng, torch.get_rng_state()):
+                raise Break("random", "torch's random state changed")
+            if self.recorder.refusal is not None:
+                raise Break("operation", self.recorder.refusal.message, self.recorder.refusal.at)
+        finally:
+            self.effects.restore()
+            for setter, operands in before:
+                setter(*operands)
+            torch.set_rng_state(rng)
+        changed = [a for a, b in zip(after, before) if a != b]
+        return Captured(self, frame, end, changed)
+
+
+class _NewObjects:
+    """Objects made in a capture, kept alive so that their identity stays theirs."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, Any] = {}
+
+    def append(self, o: Any) -> None:
+        self._held[id(o)] = o
+
+    def has(self, o: Any) -> bool:
+        return id(o) in self._held
+
+
+def _states() -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
+    """torch's modes: how each is set to what it is now."""
+    return [
+        (torch.set_grad_enabled, (torch.is_grad_enabled(),)),
+        (torch.set_autocast_enabled, ("cpu", torch.is_autocast_enabled("cpu"))),
+        (torch.set_autocast_dtype, ("cpu", torch.get_autocast_dtype("cpu"))),
+        (torch.set_autocast_cache_enabled, (torch.is_autocast_cache_enabled(),)),
+        (torch.set_default_dtype, (torch.get_default_dtype(),)),
+    ]
+
+
+def _bind(f: types.FunctionType, args: list[Any], kwargs: dict[str, Any], default: Callable[[Any], Any]) -> list[Any]:
+    """Values of the parameters, in their slots. Raises TypeError as a call does."""
+    code = f.__code__
+    n, total = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
+    names = code.co_varnames
+    slots: list[Any] = [*args[:n], *[UNSET] * (n - len(args)), *[UNSET] * code.co_kwonlyargcount]
+    rest = dict(kwargs)
+    if len(args) > n and not code.co_flags & 4:
+        raise TypeError(f"{f.__qualname__}() takes {n} positional arguments but {len(args)} were given")
+    for i in range(code.co_posonlyargcount, total):
+        if names[i] in rest:
+            if slots[i] is not UNSET:
+                raise TypeError(f"{f.__qualname__}() got multiple values for argument {names[i]!r}")
+            slots[i] = rest.pop(names[i])
+    if rest and not code.co_flags & 8:
+        raise TypeError(f"{f.__qualname__}() got an unexpected keyword argument {next(iter(rest))!r}")
+    defaults = f.__defaults__ or ()
+    for i in range(total):
+        if slots[i] is UNSET:
+            j = i - (n - len(defaults))
+            if i < n and j >= 0:
+                slots[i] = default(defaults[j])
+            elif i >= n and names[i] in (f.__kwdefaults__ or {}):
+                slots[i] = default(f.__kwdefaults__[names[i]])  # type: ignore[index]
+            else:
+                raise TypeError(f"{f.__qualname__}() missing required argument: {names[i]!r}")
+    if code.co_flags & 4:
+        slots.append(tuple(args[n:]))
+    if code.co_flags & 8:
+        slots.append(rest)
+    return slots
+
+
+# --- the graph --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Finished:
+    """`numbers[i]`: the graph output that holds tensor i, or None where it is an input itself (`inputs[i]`)."""
+
+    graph: Graph
+    numbers: tuple[int | None, ...]
+    inputs: tuple[int | None, ...]
+    requires_grad: tuple[bool, ...]
+    holders: tuple[Fake | None, ...]
+
+
+def finish(recorder: Recorder, fakes: list[Fake]) -> Finished:
+    """The graph of what was recorded, whose outputs are the given tensors."""
+    for memory in recorder.memories:
+        if memory.version:
+            recorder.check_unshared(memory, "the function")
+    results = fz.Results(lambda i: recorder.tensors[i].storage_offset())
+    own = [f for f in fakes if not recorder.is_input(f)]
+    numbered = dict(zip(map(id, own), results.add([fz.Place(f.memory, f.chain, f.sizes, f.strides, f.offset) for f in own])))
+    outputs = results.outputs
+    outputs += [Output(n, contiguous(n.shape)) for n in recorder.unused_draws([o.node for o in outputs])]  # type: ignore[arg-type]
+    graph = Graph(
+        inputs=tuple(recorder.nodes), outputs=tuple(outputs), strides=tuple(t.stride() for t in recorder.tensors),
+        effects=fz.effects(recorder.memories),
+    )  # fmt: skip
+    holders: list[Fake | None] = [None] * len(outputs)
+    for f in own:
+        holders[numbered[id(f)]] = f
+    grads = tuple(f is not None and fk.tracked(f) for f in holders)
+    numbers = tuple(numbered.get(id(f)) for f in fakes)
+    inputs = tuple(f.memory.source if recorder.is_input(f) else None for f in fakes)
+    return Finished(graph, numbers, inputs, grads, tuple(holders))
+
+
+_ = Alias, ArgSource, Code

@@ -1,0 +1,151 @@
+"""What is done at a graph break: the one instruction that broke the graph, for real, then the rest of the function.
+
+In: the stopped frame. Out: lines of Python that compute what the instruction computes and call the next piece; where an instruction has
+no such form, lines that run the rest without the interpreter. Must not know guards.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from .access import BINARY, COMPARE, IN_PLACE
+from .breaks import Break
+from .execute import _OPERATORS, Frame, call_operands
+from .opcodes import NULL, UNSET, Instruction
+from .rebuild import _ITERATORS, Rebuild
+from .resume import Place, form_of, tail
+
+if TYPE_CHECKING:
+    from .units import Program
+
+_STACK_ITERATORS = (*_ITERATORS, enumerate, zip)
+
+
+def break_lines(program: Program, frame: Frame, r: Rebuild, why: Break | None) -> list[str]:
+    """The lines after a capture that stopped before the frame's current instruction."""
+    if frame.cx.handled is not None:
+        raise Break("rebuild", "an exception that is being handled", frame.location())
+    i = frame.code.instructions[frame.at]
+    writer = _Writer(program, frame, r)
+    stack = list(frame.stack)
+    try:
+        lines = _one_instruction(writer, frame, i, why)
+    finally:
+        frame.stack = stack
+    if lines is not None:
+        return lines
+    return [writer.go_on(frame.at, [*stack], wanted=False)]
+
+
+class _Writer:
+    def __init__(self, program: Program, frame: Frame, r: Rebuild) -> None:
+        self.program = program
+        self.frame = frame
+        self.r = r
+        self.saved: list[Any] = []
+
+    def go_on(self, at: int, stack: list[Any], wanted: bool = True, extra: tuple[str, ...] = ()) -> str:
+        """`return` the next piece's result. `extra`: names of results that lie on top of the stack."""
+        slots = tuple(n for n, v in enumerate(self.frame.slots) if v is not UNSET)
+        forms, leaves = [], []
+        for v in stack:
+            form, values = form_of(v, _STACK_ITERATORS)
+            forms.append(form)
+            leaves += values
+        whole = form_of(None, ())[0]
+        place = Place(self.frame.code.code, at, slots, (*forms, *[whole] * len(extra)))
+        tail(place)  # where the rest cannot run without the interpreter, say so now
+        rest = self.program.rest(place, self.frame.globals, wanted)
+        operands = [self.r.expression(self.frame.slots[n]) for n in slots] + [self.r.expression(v) for v in leaves] + list(extra)
+        self.r.constants["ran"] = self.program.ran
+        return f"ran.append({self.r.constant(rest)}); return {self.r.constant(rest)}({', '.join(operands)})"
+
+    def guarded(self, statement: str) -> list[str]:
+        """The statement; an exception it raises goes to the handler that covers the instruction."""
+        handler = self.frame.code.handler(self.frame.at)
+        if handler is None:
+            return [statement]
+        stack = self.saved[: handler.depth]
+        extra = (*((str(self.frame.code.instructions[self.frame.at].offset),) if handler.lasti else ()), "e")
+        go_on = self.go_on(handler.target, stack, extra=extra)
+        return ["try:", f"    {statement}", "except BaseException as error:", "    e = error", f"    {go_on}"]
+
+
+def _one_instruction(w: _Writer, frame: Frame, i: Instruction, why: Break | None) -> list[str] | None:
+    """Lines for the instruction and what follows; None where it has no such form."""
+    w.saved = list(frame.stack)
+    r, op = w.r, i.op
+    if op in ("CALL", "CALL_KW"):
+        return _call(w, frame, i, why)
+    if op == "CALL_FUNCTION_EX":
+        kwargs = r.expression(frame.stack.pop()) if i.arg & 1 else None
+        args = r.expression(frame.stack.pop())
+        first, second = frame.popn(2)
+        function = r.expression(second if first is NULL else first)
+        call = f"c = {_routed(w, function, why)}(*{args}{f', **{kwargs}' if kwargs else ''})"
+        return [*w.guarded(call), w.go_on(frame.at + 1, frame.stack, extra=("c",))]
+    if "JUMP" in op and op.endswith(("IF_TRUE", "IF_FALSE")):
+        condition = r.expression(frame.stack.pop())
+        target, following = w.go_on(i.target, frame.stack), w.go_on(frame.at + 1, frame.stack)
+        yes, no = (target, following) if op.endswith("TRUE") else (following, target)
+        return [*w.guarded(f"c = bool({condition})"), f"if c: {yes}", no]
+    form = _FORMS.get(op)
+    if form is None:
+        return None
+    pops, make, pushes = form
+    operands = frame.popn(pops)
+    statement = make(r, i, [r.expression(v) for v in operands])
+    extra = ("c",) if pushes else ()
+    return [*w.guarded(statement if not pushes else f"c = {statement}"), w.go_on(frame.at + 1, frame.stack, extra=extra)]
+
+
+def _call(w: _Writer, frame: Frame, i: Instruction, why: Break | None) -> list[str] | None:
+    if i.op == "CALL_KW":
+        frame.kw = frame.stack.pop()
+    names = frame.kw
+    function, args, kwargs = call_operands(frame, i)
+    frame.kw = names
+    if function is super and not args:
+        return None
+    r = w.r
+    operands = [r.expression(a) for a in args] + [f"{k}={r.expression(v)}" for k, v in kwargs.items()]
+    call = f"c = {_routed(w, r.expression(function), why)}({', '.join(operands)})"
+    return [*w.guarded(call), w.go_on(frame.at + 1, frame.stack, extra=("c",))]
+
+
+def _routed(w: _Writer, function: str, why: Break | None) -> str:
+    if why is not None and why.reason in ("disabled", "coroutine"):
+        return function
+    w.r.constants["route"] = w.program.route
+    return f"route({function})"
+
+
+def _binary(r: Rebuild, i: Instruction, operands: list[str]) -> str:
+    symbol = _OPERATORS[i.arg % 13]
+    native = IN_PLACE[symbol] if i.arg >= 13 else BINARY[symbol][1]
+    return f"{r.constant(native)}({', '.join(operands)})"
+
+
+def _compare(r: Rebuild, i: Instruction, operands: list[str]) -> str:
+    text = f"{r.constant(COMPARE[i.value][2])}({', '.join(operands)})"
+    return f"bool({text})" if i.arg else text
+
+
+_FORMS: dict[str, tuple[int, Any, bool]] = {
+    "BINARY_OP": (2, _binary, True),
+    "COMPARE_OP": (2, _compare, True),
+    "BINARY_SUBSCR": (2, lambda r, i, v: f"{r.constant(operator.getitem)}({v[0]}, {v[1]})", True),
+    "CONTAINS_OP": (2, lambda r, i, v: f"{v[0]} {'not ' if i.arg else ''}in {v[1]}", True),
+    "STORE_SUBSCR": (3, lambda r, i, v: f"{r.constant(operator.setitem)}({v[1]}, {v[2]}, {v[0]})", False),
+    "DELETE_SUBSCR": (2, lambda r, i, v: f"{r.constant(operator.delitem)}({v[0]}, {v[1]})", False),
+    "LOAD_ATTR": (1, lambda r, i, v: f"getattr({v[0]}, {i.value!r})", True),
+    "STORE_ATTR": (2, lambda r, i, v: f"setattr({v[1]}, {i.value!r}, {v[0]})", False),
+    "DELETE_ATTR": (1, lambda r, i, v: f"delattr({v[0]}, {i.value!r})", False),
+    "UNARY_NOT": (1, lambda r, i, v: f"not {v[0]}", True),
+    "UNARY_NEGATIVE": (1, lambda r, i, v: f"-{v[0]}", True),
+    "UNARY_INVERT": (1, lambda r, i, v: f"~{v[0]}", True),
+    "TO_BOOL": (1, lambda r, i, v: f"bool({v[0]})", True),
+    "GET_ITER": (1, lambda r, i, v: f"iter({v[0]})", True),
+    "FORMAT_SIMPLE": (1, lambda r, i, v: f"format({v[0]})", True),
+}

@@ -1,0 +1,192 @@
+"""Bytecode as the interpreter walks it: one decoded instruction at a time, the same for every CPython version it knows.
+
+In: a code object. Out: `Code`: instructions with resolved operands and jump targets, and the table of exception handlers. Version
+differences in encoding end here; a version's own instructions keep their names. Must not know what an instruction does.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import sys
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+VERSION = sys.version_info[:2]
+CALL_ARGUMENTS_NULL_FIRST = VERSION < (3, 13)  # whether the NULL of a call lies below the callable
+
+
+class Null:
+    """What PUSH_NULL pushes."""
+
+    def __repr__(self) -> str:
+        return "NULL"
+
+
+class Unset:
+    """A local variable without a value."""
+
+    def __repr__(self) -> str:
+        return "unset"
+
+
+NULL = Null()
+UNSET = Unset()
+
+
+@dataclass(slots=True)
+class Instruction:
+    """`arg` is the full operand, `value` the constant or name it stands for, `target` the index that a jump goes to."""
+
+    op: str
+    arg: int
+    value: Any
+    target: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """Instructions `start <= i < stop` (indices) are covered; the stack is cut to `depth`, then `lasti` asks for the offset."""
+
+    start: int
+    stop: int
+    target: int
+    depth: int
+    lasti: bool
+
+
+@dataclass(frozen=True)
+class Code:
+    code: CodeType
+    instructions: list[Instruction]
+    index: dict[int, int]
+    handlers: tuple[Handler, ...]
+    names: tuple[str, ...]  # localsplus: locals, cells, free variables
+    cells: int  # the first free variable's number
+
+    def handler(self, at: int) -> Handler | None:
+        """The innermost handler of an instruction."""
+        for h in reversed(self.handlers):
+            if h.start <= at < h.stop:
+                return h
+        return None
+
+
+@functools.lru_cache(maxsize=4096)
+def decode(code: CodeType) -> Code:
+    names = slot_names(code)
+    raw = code.co_code
+    found: list[Instruction] = []
+    index: dict[int, int] = {}
+    at, extended = 0, 0
+    jumps: list[tuple[Instruction, int]] = []
+    while at < len(raw):
+        number, arg, start = raw[at], raw[at + 1] | extended, at
+        name = dis.opname[number]
+        at += 2 + 2 * _caches(number, name)
+        if name == "EXTENDED_ARG":
+            extended = arg << 8
+            index[start] = len(found)
+            continue
+        extended = 0
+        instruction = _instruction(code, names, name, arg, start)
+        index[start] = len(found)
+        found.append(instruction)
+        if number in _RELATIVE:
+            jumps.append((instruction, at - 2 * arg if "BACKWARD" in name else at + 2 * arg))
+    for instruction, target in jumps:
+        instruction.target = index[target]
+    handlers = tuple(
+        Handler(index[s], index.get(e, len(found)), index[t], depth, lasti) for s, e, t, depth, lasti in exception_table(code)
+    )
+    return Code(code, found, index, handlers, names, len(names) - len(code.co_freevars))
+
+
+def slot_names(code: CodeType) -> tuple[str, ...]:
+    """Names of the local variables in the order in which instructions number them."""
+    local = code.co_varnames
+    return (*local, *(c for c in code.co_cellvars if c not in local), *code.co_freevars)
+
+
+_RELATIVE = frozenset(dis.hasjrel)
+_INLINE_CACHES: Any = dis._inline_cache_entries  # type: ignore[attr-defined]
+
+
+def _caches(number: int, name: str) -> int:
+    return _INLINE_CACHES.get(name, 0) if isinstance(_INLINE_CACHES, dict) else _INLINE_CACHES[number]
+
+
+_NAMED = frozenset(
+    ("LOAD_NAME", "STORE_NAME", "DELETE_NAME", "LOAD_ATTR", "STORE_ATTR", "DELETE_ATTR", "LOAD_METHOD", "IMPORT_NAME",
+     "IMPORT_FROM", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
+)  # fmt: skip
+_COMPARISONS = dis.cmp_op
+
+
+def _instruction(code: CodeType, names: tuple[str, ...], name: str, arg: int, offset: int) -> Instruction:
+    value: Any = None
+    if name in ("LOAD_CONST", "KW_NAMES", "RETURN_CONST"):
+        value = code.co_consts[arg]
+    elif name == "LOAD_GLOBAL":
+        value, arg = code.co_names[arg >> 1], arg & 1
+    elif name == "LOAD_ATTR" and VERSION >= (3, 12):
+        value = code.co_names[arg >> 1]
+        name, arg = ("LOAD_METHOD" if arg & 1 else "LOAD_ATTR"), arg >> 1
+    elif name == "LOAD_SUPER_ATTR":
+        value, arg = code.co_names[arg >> 2], arg & 3
+    elif name in _NAMED:
+        value = code.co_names[arg]
+    elif name == "COMPARE_OP":
+        value, arg = {(3, 11): (_COMPARISONS[arg & 15], 0), (3, 12): (_COMPARISONS[arg >> 4], 0)}.get(
+            VERSION, (_COMPARISONS[arg >> 5], arg & 16)
+        ) if VERSION != (3, 11) else (_COMPARISONS[arg], 0)
+    elif name in ("LOAD_FAST", "STORE_FAST", "LOAD_DEREF"):
+        value = names[arg]
+    return Instruction(name, arg, value, -1, offset)
+
+
+def exception_table(code: CodeType) -> list[tuple[int, int, int, int, bool]]:
+    """(start, end, target, depth, lasti) with byte offsets."""
+    table, at, rows = code.co_exceptiontable, 0, []
+
+    def varint() -> int:
+        nonlocal at
+        byte = table[at]
+        value = byte & 63
+        while byte & 64:
+            at += 1
+            byte = table[at]
+            value = value << 6 | byte & 63
+        at += 1
+        return value
+
+    while at < len(table):
+        start, length, target, depth = varint() * 2, varint() * 2, varint() * 2, varint()
+        rows.append((start, start + length, target, depth >> 1, bool(depth & 1)))
+    return rows
+
+
+def encode_exceptions(rows: list[tuple[int, int, int, int, bool]]) -> bytes:
+    """The inverse of `exception_table`."""
+    out: list[int] = []
+    for start, end, target, depth, lasti in rows:
+        for n, value in enumerate((start // 2, (end - start) // 2, target // 2, depth << 1 | lasti)):
+            groups = [value & 63]
+            while value := value >> 6:
+                groups.append(value & 63)
+            groups = [g | 64 for g in reversed(groups[1:])] + [groups[0]]
+            groups[0] |= 128 if n == 0 else 0
+            out += groups
+    return bytes(out)
+
+
+def assemble(name: str, arg: int = 0) -> bytes:
+    """One instruction with its prefixes and caches."""
+    number = dis.opmap[name]
+    out: list[int] = []
+    for shift in (24, 16, 8):
+        if arg >> shift:
+            out += [dis.opmap["EXTENDED_ARG"], arg >> shift & 255]
+    return bytes([*out, number, arg & 255, *[0] * (2 * _caches(number, name))])

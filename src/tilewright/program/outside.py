@@ -1,0 +1,258 @@
+"""What a captured program reads from the world outside it: every read becomes guards, every tensor an input of the graph.
+
+In: slots and the real values in them. Out: the values as the program sees them (tensors as fakes); `Known` objects. Objects are
+changed for real while a capture runs and put back after it, so reads of changed places carry no guard. Must not know bytecode.
+"""
+
+from __future__ import annotations
+
+import collections
+import types
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..graph.fake import Fake
+from ..graph.recorder import ArgSource, ConstantSource, ParameterSource, Recorder, Source
+from .breaks import Break
+from .effects import Effects
+from .sources import MISSING, Known, Rows, is_atom
+
+SEQUENCES = (list, tuple)
+CONTAINERS = (list, tuple, dict, set, frozenset, collections.OrderedDict, collections.defaultdict, collections.deque, collections.Counter)
+PINNED = (nn.Module, type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.MethodType)
+
+
+class Outside:
+    def __init__(self, recorder: Recorder, rows: Rows, effects: Effects) -> None:
+        self.recorder = recorder
+        self.rows = rows
+        self.effects = effects
+        self.known: dict[int, Known] = {}
+        self.input_slots: dict[int, int] = {}  # graph input -> slot
+        self._seen: dict[int, Any] = {}  # slot -> value as the program sees it
+        self.pairs: list[tuple[Known, Known]] = []
+
+    # --- values ---
+
+    def read(self, value: Any, slot: int, name: str, argument: bool = False, source: Source | None = None) -> Any:
+        """The value in a slot, guarded, as the program sees it."""
+        if slot in self._seen:
+            return self._seen[slot]
+        seen = value
+        if isinstance(value, torch.Tensor):
+            seen = self._tensor(value, slot, name, argument, source)
+        elif is_atom(value):
+            kind = "is" if value is None or value is True or value is False else "eq"
+            self.rows.test(kind, slot, value, why=f"{name} is no longer {value!r}"[:200])
+        elif isinstance(value, PINNED) and not (argument and type(value) is types.MethodType):
+            self.rows.test("is", slot, value, why=f"{name} is another object")
+            self._note(value, slot, name, True, argument)
+        elif type(value) in CONTAINERS or argument or isinstance(value, tuple):
+            self.rows.test("type", slot, type(value), why=f"{name} has another type")
+            self._note(value, slot, name, False, argument)
+        else:
+            self.rows.test("is", slot, value, why=f"{name} is another object")
+            self._note(value, slot, name, True, argument)
+        self._seen[slot] = seen
+        return seen
+
+    def _note(self, value: Any, slot: int, name: str, pinned: bool, argument: bool) -> None:
+        first = self.known.get(id(value))
+        if first is None:
+            self.known[id(value)] = Known(value, slot, name, pinned, argument)
+        elif not pinned and first.slot != slot:
+            self.rows.test("same", slot, first.slot, why=f"{name} and {first.name} are no longer one object")
+
+    def _tensor(self, value: torch.Tensor, slot: int, name: str, argument: bool, source: Source | None) -> Fake:
+        if type(value) is Fake:
+            return value
+        known = self.recorder.known(value)
+        if known is None:
+            if source is None:
+                source = ArgSource((name,)) if argument else ConstantSource(value)
+            known = self.recorder.input(value, source)
+            index = known.memory.source
+            assert index is not None
+            self.input_slots[index] = slot
+            self.rows.tensor(slot, value, index, name)
+        else:
+            index = known.memory.source
+            if index in self.input_slots and self.input_slots[index] != slot:
+                first = self.input_slots[index]
+                self.rows.test("same", slot, first, why=f"{name} is no longer the same tensor as before")
+        return known
+
+    def see(self, value: Any) -> Any:
+        """A value that came out of a container or a function without Python code."""
+        if isinstance(value, torch.Tensor) and type(value) is not Fake:
+            known = self.recorder.known(value)
+            if known is None:
+                raise Break("unknown tensor", f"of shape {list(value.shape)}")
+            return known
+        return value
+
+    def constant(self, value: Any, name: str) -> Known:
+        """An object that the captured code itself holds, or that a guard of its class pins."""
+        known = self.known.get(id(value))
+        if known is None:
+            slot = self.rows.derive("const", value, why=name)
+            known = self.known[id(value)] = Known(value, slot, name, True, False)
+        return known
+
+    def read_constant(self, value: Any, name: str) -> Any:
+        if is_atom(value):
+            return value
+        if isinstance(value, torch.Tensor):
+            slot = self.rows.derive("const", value, why=name)
+            return self.read(value, slot, name)
+        self.constant(value, name)
+        return value
+
+    # --- parts of known objects ---
+
+    def dict_slot(self, known: Known) -> int:
+        if known.dict_slot < 0:
+            known.dict_slot = self.rows.derive("dict", known.slot, why=f"{known.name} has no attributes")
+        return known.dict_slot
+
+    def attribute(self, known: Known, attributes: dict[str, Any], name: str) -> Any:
+        """`known.__dict__[name]`, or MISSING."""
+        if self.effects.is_written(attributes, name):
+            return self.see(attributes.get(name, MISSING))
+        slot = self.dict_slot(known)
+        if name not in attributes:
+            self._absent(slot, name, f"{known.name}.{name}")
+            return MISSING
+        what = f"{known.name}.{name}"
+        return self.read(attributes[name], self.rows.derive("get", slot, name, why=f"{what} is gone"), what, known.argument)
+
+    def _absent(self, slot: int, key: Any, what: str) -> None:
+        memo = ("absent", slot, key)
+        if memo not in self._absences:
+            self._absences.add(memo)
+            self.rows.test("absent", slot, key, why=f"{what} exists now")
+
+    @property
+    def _absences(self) -> set[Any]:
+        found: set[Any] = self.__dict__.setdefault("_absences_", set())
+        return found
+
+    def member(self, known: Known, value: Any, name: str) -> Any:
+        """What a `__slots__` member holds."""
+        if self.effects.is_written(known.value, name):
+            return self.see(value)
+        what = f"{known.name}.{name}"
+        return self.read(value, self.rows.derive("attr", known.slot, name, why=f"{what} is gone"), what, known.argument)
+
+    def entry(self, known: Known, key: Any) -> Any:
+        """`known.value[key]` of a dict, guarded alone, or MISSING."""
+        table = known.value
+        if self.effects.is_written(table, key):
+            return self.see(dict.get(table, key, MISSING))
+        what = f"{known.name}[{key!r}]"
+        if key not in table:
+            self._absent(known.slot, key, what)
+            return MISSING
+        slot = self.rows.derive("get", known.slot, key, why=f"{what} is gone")
+        return self.read(dict.__getitem__(table, key), slot, what, known.argument)
+
+    def module_tensor(self, known: Known, module: nn.Module, kind: str, key: str) -> Any:
+        """`module.<kind>[key]` for kind `_parameters`, `_buffers` or `_modules`; MISSING where there is none."""
+        table = module.__dict__[kind]
+        if self.effects.is_written(table, key):
+            return self.see(table.get(key, MISSING))
+        if key not in table:
+            return MISSING
+        holder = self.rows.derive("get", self.dict_slot(known), kind, why=f"{known.name}.{kind} is gone")
+        what = f"{known.name}.{key}"
+        slot = self.rows.derive("get", holder, key, why=f"{what} is gone")
+        source = ParameterSource(module, kind, key, what.removeprefix("module.")) if kind != "_modules" and not known.argument else None
+        return self.read(table[key], slot, what, known.argument, source)
+
+    def cell(self, cell: types.CellType, slot: int, name: str) -> Any:
+        """What a cell from outside holds. Raises ValueError where it is empty."""
+        value = cell.cell_contents
+        if self.effects.is_written(cell, "cell_contents"):
+            return self.see(value)
+        what = f"variable {name}"
+        return self.read(value, self.rows.derive("cell", slot, why=f"{what} is unset"), what)
+
+    def global_(self, table: dict[str, Any], name: str) -> Any:
+        """A global variable, or MISSING."""
+        if self.effects.is_written(table, name):
+            return self.see(table.get(name, MISSING))
+        slot = self.rows.derive("const", table, why="globals")
+        if name not in table:
+            self._absent(slot, name, f"global {name}")
+            return MISSING
+        what = f"global {name}"
+        return self.read(table[name], self.rows.derive("get", slot, name, why=f"{what} is gone"), what)
+
+    # --- whole containers ---
+
+    def expand(self, value: Any, depth: int = 0) -> None:
+        """Guard everything in a container, before something reads it as a whole."""
+        if depth > 20:
+            raise Break("object", "a container nested too deep")
+        known = self.known.get(id(value))
+        if known is None:
+            for item in _items(value):
+                if isinstance(item, (*CONTAINERS, tuple)):
+                    self.expand(item, depth + 1)
+            return
+        if known.expanded or not isinstance(value, (list, tuple, dict, set, frozenset, collections.deque)):
+            return
+        known.expanded = True
+        before = self.effects.before(value)
+        if isinstance(before, (set, frozenset)):
+            if not all(is_atom(x) for x in before):
+                raise Break("object", f"{known.name} is a set of objects")
+            self.rows.test("eq", known.slot, before.copy(), why=f"{known.name} has other elements")
+            return
+        if isinstance(before, collections.deque):
+            raise Break("object", f"{known.name} is a deque")
+        if isinstance(before, dict):
+            self.rows.test("keys", known.slot, tuple(before), why=f"{known.name} has other keys")
+            items: Any = before.items()
+        else:
+            self.rows.test("len", known.slot, len(before), why=f"{known.name} has another length")
+            items = enumerate(before)
+        kind = "get" if isinstance(before, dict) else "item"
+        for key, item in items:
+            what = f"{known.name}[{key!r}]"
+            self.read(item, self.rows.derive(kind, known.slot, key, why=f"{what} is gone"), what, known.argument)
+            if isinstance(item, (*CONTAINERS, tuple)):
+                self.expand(item, depth + 1)
+
+    def length(self, known: Known) -> None:
+        """Guard a container's length alone."""
+        value = self.effects.before(known.value)
+        if isinstance(value, (list, tuple, dict)):
+            self.rows.test("len", known.slot, len(value), why=f"{known.name} has another length")
+        else:
+            self.expand(known.value)
+
+    def position(self, known: Known, index: int) -> Any:
+        """`known.value[index]` of a list or tuple that nobody changed. Raises IndexError as Python does."""
+        value = known.value
+        self.length(known)
+        item = value[index]
+        at = index if index >= 0 else index + len(value)
+        what = f"{known.name}[{at}]"
+        return self.read(item, self.rows.derive("item", known.slot, at, why=f"{what} is gone"), what, known.argument)
+
+    def apart(self, changed: Known) -> None:
+        """A changed object that is not pinned: no other object of its type may be the same one in a later call."""
+        if changed.pinned:
+            return
+        for other in list(self.known.values()):
+            if other is not changed and not other.pinned and type(other.value) is type(changed.value):
+                self.rows.test("differ", changed.slot, other.slot, why=f"{changed.name} and {other.name} are one object now")
+
+
+def _items(value: Any) -> Any:
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, (list, tuple, set, frozenset, collections.deque)) else ()

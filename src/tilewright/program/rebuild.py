@@ -1,0 +1,190 @@
+"""Python objects that are alive at the end of a capture, as code that makes them anew from a graph's outputs.
+
+In: values of the capture. Out: statements of Python source, the tensors and outside objects they use, the constants they name. Objects
+from outside are themselves, objects made inside are made again, each once. Must not know guards or bytecode.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ..graph.fake import Fake
+from .breaks import Break
+from .opcodes import NULL, UNSET
+from .sources import is_atom
+from .trust import is_opaque, is_python_class
+
+if TYPE_CHECKING:
+    from .capture import Capture
+
+_ITERATORS = tuple(
+    type(i) for i in (iter([]), iter(()), iter(range(0)), iter({}), iter({}.items()), iter({}.values()), iter(""), iter(set()), reversed([]))
+)  # fmt: skip
+_LAZY = (enumerate, zip, map, filter)
+
+
+class Rebuild:
+    """`lines` make the objects; `expression(v)` names one. `tensors[n]` is the tensor named Tn, `passed` the slots named Pn."""
+
+    def __init__(self, cx: Capture) -> None:
+        self.cx = cx
+        self.lines: list[str] = []
+        self.tensors: list[Fake] = []
+        self.passed: dict[int, str] = {}
+        self.constants: dict[str, Any] = {}
+        self._names: dict[int, str] = {}
+        self._kept: list[Any] = []
+
+    def constant(self, value: Any) -> str:
+        name = self._names.get(id(value))
+        if name is None or not name.startswith("K"):
+            name = f"K{len(self.constants)}"
+            self.constants[name] = value
+            self._names[id(value)] = name
+            self._kept.append(value)
+        return name
+
+    def expression(self, v: Any) -> str:
+        """An expression for the value. Raises Break where it cannot be made anew."""
+        if v is None or v is True or v is False or type(v) in (int, str):
+            return repr(v)
+        if isinstance(v, torch.Tensor):
+            return self._tensor(v)
+        known = self.cx.outside.known.get(id(v))
+        if known is not None and not known.pinned:
+            return self.passed.setdefault(known.slot, f"P{known.slot}")
+        if known is not None or self._is_constant(v):
+            return self.constant(v)
+        name = self._names.get(id(v))
+        if name is not None:
+            return name
+        self._kept.append(v)
+        name = self._names[id(v)] = f"x{len(self._names)}"
+        self._make(name, v)
+        return name
+
+    def _tensor(self, v: torch.Tensor) -> str:
+        fake = self.cx.outside.see(v)
+        name = self._names.get(id(fake))
+        if name is None:
+            name = self._names[id(fake)] = f"T{len(self.tensors)}"
+            self.tensors.append(fake)
+        return name
+
+    def _is_constant(self, v: Any) -> bool:
+        if is_atom(v) or v is NULL or v is UNSET:
+            return True
+        if isinstance(v, type):
+            return v not in self.cx.new_classes or True
+        if isinstance(v, types.ModuleType | types.BuiltinFunctionType | types.CodeType | nn.Module | torch.finfo | torch.iinfo):
+            return not isinstance(v, types.BuiltinFunctionType) or isinstance(v.__self__, types.ModuleType | type | None)
+        if isinstance(v, types.FunctionType):
+            return not self.cx.is_new(v)
+        return isinstance(v, types.MethodDescriptorType | types.WrapperDescriptorType | types.GenericAlias)
+
+    def _make(self, name: str, v: Any) -> None:
+        add, kind = self.lines.append, type(v)
+        if kind is tuple:
+            add(f"{name} = ({''.join(self.expression(x) + ', ' for x in v)})")
+        elif kind is list:
+            add(f"{name} = []")
+            if v:
+                add(f"{name} += [{', '.join([self.expression(x) for x in v])}]")
+        elif kind is dict:
+            add(f"{name} = {{}}")
+            for k, x in v.items():
+                add(f"{name}[{self.expression(k)}] = {self.expression(x)}")
+        elif kind is set or kind is frozenset:
+            add(f"{name} = {kind.__name__}([{', '.join([self.expression(x) for x in v])}])")
+        elif kind is types.CellType:
+            self._make_cell(name, v)
+        elif kind is types.FunctionType:
+            self._make_function(name, v)
+        elif kind is types.MethodType:
+            add(f"{name} = {self.constant(types.MethodType)}({self.expression(v.__func__)}, {self.expression(v.__self__)})")
+        elif kind in (types.BuiltinFunctionType, types.MethodWrapperType):
+            add(f"{name} = {self.expression(v.__self__)}.{v.__name__}")
+        elif kind is super:
+            add(f"{name} = {self.constant(super)}({self.constant(v.__thisclass__)}, {self.expression(v.__self__)})")
+        else:
+            self._make_reduced(name, v)
+
+    def _make_cell(self, name: str, v: types.CellType) -> None:
+        self.lines.append(f"{name} = {self.constant(types.CellType)}()")
+        try:
+            content = v.cell_contents
+        except ValueError:
+            return
+        self.lines.append(f"{name}.cell_contents = {self.expression(content)}")
+
+    def _make_function(self, name: str, v: types.FunctionType) -> None:
+        closure = f"({''.join(self.expression(c) + ', ' for c in v.__closure__)})" if v.__closure__ else "None"
+        code, globals_ = self.constant(v.__code__), self.constant(v.__globals__)
+        self.lines.append(f"{name} = {self.constant(types.FunctionType)}({code}, {globals_}, {v.__name__!r}, {self.expression(v.__defaults__)}, {closure})")
+        if v.__kwdefaults__:
+            self.lines.append(f"{name}.__kwdefaults__ = {self.expression(v.__kwdefaults__)}")
+        self.lines.append(f"{name}.__qualname__ = {v.__qualname__!r}; {name}.__module__ = {v.__module__!r}")
+        if v.__annotations__:
+            self.lines.append(f"{name}.__annotations__ = {self.constant(v.__annotations__)}")
+        for key, value in v.__dict__.items():
+            self.lines.append(f"{name}.__dict__[{key!r}] = {self.expression(value)}")
+
+    def _make_reduced(self, name: str, v: Any) -> None:
+        """As a copy is made: by what `__reduce_ex__` says."""
+        kind = type(v)
+        if is_opaque(v) or self.cx.is_generator(v) or isinstance(v, types.GeneratorType):
+            raise Break("rebuild", kind.__name__)
+        if is_python_class(kind) and not isinstance(v, BaseException | dict | list | tuple | set) and kind.__reduce_ex__ is object.__reduce_ex__:
+            if kind.__reduce__ is object.__reduce__ and not hasattr(kind, "__getstate__" if False else "__getnewargs_ex__"):
+                self._make_object(name, v)
+                return
+        if isinstance(v, map | filter):
+            raise Break("rebuild", kind.__name__)
+        try:
+            reduced = v.__reduce_ex__(4)
+        except Exception as e:
+            raise Break("rebuild", f"{kind.__name__}: {e}") from None
+        make, operands, state, items, pairs = (*reduced, None, None, None, None)[:5] if isinstance(reduced, tuple) else (None,) * 5
+        if make is None:
+            raise Break("rebuild", kind.__name__)
+        self.lines.append(f"{name} = {self.constant(make)}({', '.join([self.expression(x) for x in operands])})")
+        if state is not None:
+            self._set_state(name, v, state)
+        for x in items or ():
+            self.lines.append(f"{name}.append({self.expression(x)})")
+        for k, x in pairs or ():
+            base = collections.OrderedDict if isinstance(v, collections.OrderedDict) else dict
+            self.lines.append(f"{self.constant(base.__setitem__)}({name}, {self.expression(k)}, {self.expression(x)})")
+
+    def _set_state(self, name: str, v: Any, state: Any) -> None:
+        if hasattr(v, "__setstate__") and not is_python_class(type(v)):
+            self.lines.append(f"{name}.__setstate__({self.expression(state)})")
+            return
+        own, members = state if isinstance(state, tuple) and len(state) == 2 else (state, None)
+        for key, value in (own or {}).items():
+            self.lines.append(f"{name}.__dict__[{key!r}] = {self.expression(value)}")
+        for key, value in (members or {}).items():
+            self.lines.append(f"{self.constant(object.__setattr__)}({name}, {key!r}, {self.expression(value)})")
+
+    def _make_object(self, name: str, v: Any) -> None:
+        cls = type(v)
+        self.lines.append(f"{name} = {self.constant(object.__new__)}({self.constant(cls)})")
+        for key, value in getattr(v, "__dict__", {}).items():
+            self.lines.append(f"{name}.__dict__[{key!r}] = {self.expression(value)}")
+        for base in cls.__mro__:
+            for key, member in base.__dict__.items():
+                if type(member) is types.MemberDescriptorType and hasattr(v, key) and key not in ("__dict__", "__weakref__"):
+                    self.lines.append(f"{self.constant(object.__setattr__)}({name}, {key!r}, {self.expression(getattr(v, key))})")
+
+    def is_iterator(self, v: Any) -> bool:
+        return isinstance(v, (*_ITERATORS, *_LAZY))
+
+
+def partial_of(v: Any) -> Any:
+    return functools.partial if isinstance(v, functools.partial) else None

@@ -1,0 +1,168 @@
+"""The rest of a function as a function of its own: from an instruction, with local variables and stack as they were there.
+
+In: a code object, an instruction, and which variables and stack places hold values. Out: `Place`, and from it a Python function that runs
+the rest without the interpreter: a prologue that fills variables and stack, then the original bytecode. Must not know graphs.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass
+from typing import Any
+
+from .breaks import Break
+from .opcodes import NULL, UNSET, assemble, decode, encode_exceptions, exception_table
+
+
+@dataclass(frozen=True)
+class Whole:
+    """One value passes as it is."""
+
+    width = 1
+
+    def make(self, values: list[Any]) -> Any:
+        return values[0]
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """A NULL of the stack."""
+
+    width = 0
+
+    def make(self, values: list[Any]) -> Any:
+        return NULL
+
+
+@dataclass(frozen=True)
+class Iter:
+    """An iterator passes as what makes it anew: `function(*operands)`, then its state."""
+
+    function: Any
+    operands: tuple[Whole | Iter, ...]
+    state: bool
+
+    @property
+    def width(self) -> int:
+        return sum(o.width for o in self.operands) + self.state
+
+    def make(self, values: list[Any]) -> Any:
+        rest = values[: len(values) - self.state]
+        operands = []
+        for o in self.operands:
+            operands.append(o.make(rest[: o.width]))
+            rest = rest[o.width :]
+        made = self.function(*operands)
+        if self.state:
+            made.__setstate__(values[-1])
+        return made
+
+
+Form = Whole | Nothing | Iter
+
+
+def form_of(v: Any, iterators: tuple[type, ...]) -> tuple[Form, list[Any]]:
+    """How a stack value passes, and the values that pass."""
+    if v is NULL:
+        return Nothing(), []
+    if not isinstance(v, iterators):
+        return Whole(), [v]
+    function, operands, *state = v.__reduce__()
+    forms, leaves = [], []
+    for o in operands:
+        form, values = form_of(o, iterators)
+        forms.append(form)
+        leaves += values
+    return Iter(function, tuple(forms), bool(state)), leaves + state  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Place:
+    """An instruction of a function; `slots`: the variables that hold values; `stack`: how the stack's values pass."""
+
+    code: types.CodeType
+    at: int
+    slots: tuple[int, ...]
+    stack: tuple[Form, ...]
+
+    def split(self, values: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
+        """(all variables, the stack) from the values that were passed."""
+        names = decode(self.code).names
+        slots: list[Any] = [UNSET] * len(names)
+        for n, v in zip(self.slots, values):
+            slots[n] = v
+        rest, stack = list(values[len(self.slots) :]), []
+        for form in self.stack:
+            stack.append(form.make(rest[: form.width]))
+            rest = rest[form.width :]
+        return slots, stack
+
+    def native(self, globals_: dict[str, Any], values: tuple[Any, ...]) -> Any:
+        """Run the rest without the interpreter."""
+        slots, stack = self.split(values)
+        code = tail(self)
+        cells = len(self.code.co_freevars)
+        closure = tuple(slots[len(slots) - cells :]) if cells else ()
+        function = types.FunctionType(code, globals_, code.co_name, None, tuple(c if isinstance(c, types.CellType) else types.CellType() for c in closure))
+        return function(tuple(slots[n] for n in self.slots) + tuple(v for v in stack if v is not NULL))
+
+
+_TAILS: dict[Place, types.CodeType] = {}
+
+
+def tail(place: Place) -> types.CodeType:
+    """The rest as a code object of one argument, the tuple of values. Raises Break where the function has no variable to hold it."""
+    found = _TAILS.get(place)
+    if found is None:
+        found = _TAILS[place] = _make_tail(place)
+    return found
+
+
+def _make_tail(place: Place) -> types.CodeType:
+    code = place.code
+    if not code.co_nlocals or code.co_flags & 0x2A0:
+        raise Break("rebuild", f"the rest of {code.co_name}")
+    first = len(code.co_consts)
+    count = len(place.slots) + sum(not isinstance(f, Nothing) for f in place.stack)
+    pieces = [assemble("RESUME", 0)]
+    at = len(place.slots)
+    for form in place.stack:
+        if isinstance(form, Nothing):
+            pieces.append(assemble("PUSH_NULL"))
+        else:
+            pieces.append(_value(first + at))
+            at += 1
+    for n, slot in enumerate(place.slots):
+        if slot:
+            pieces += [_value(first + n), assemble("STORE_FAST", slot)]
+    if 0 in place.slots:
+        pieces += [_value(first + place.slots.index(0)), assemble("STORE_FAST", 0)]
+    else:
+        pieces.append(assemble("DELETE_FAST", 0))
+    offset = decode(code).instructions[place.at].offset
+    pieces.append(assemble("JUMP_FORWARD", _prefixed(code, offset) // 2))
+    prologue = b"".join(pieces)
+    n = len(prologue)
+    units, table = n // 2, b""
+    while units > 0:
+        k = min(8, units)
+        table += bytes([0x80 | 15 << 3 | k - 1])
+        units -= k
+    return code.replace(
+        co_code=prologue + code.co_code,
+        co_exceptiontable=encode_exceptions([(s + n, e + n, t + n, d, l) for s, e, t, d, l in exception_table(code)]),
+        co_linetable=table + code.co_linetable, co_argcount=1, co_posonlyargcount=0, co_kwonlyargcount=0,
+        co_flags=code.co_flags & ~0x0C, co_consts=code.co_consts + tuple(range(count)), co_stacksize=code.co_stacksize + len(place.stack) + 4,
+    )  # fmt: skip
+
+
+def _prefixed(code: types.CodeType, offset: int) -> int:
+    """Where the instruction's EXTENDED_ARG prefixes begin."""
+    index = decode(code).index
+    while offset >= 2 and index.get(offset - 2) == index[offset]:
+        offset -= 2
+    return offset
+
+
+def _value(constant: int) -> bytes:
+    return assemble("LOAD_FAST", 0) + assemble("LOAD_CONST", constant) + assemble("BINARY_SUBSCR")

@@ -1,0 +1,61 @@
+"""Where a capture of a call begins: the frame of what `tw.compile` was given.
+
+In: a callable and the arguments of a call. Out: `Captured`. Must not know bytecode.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from torch import nn
+
+from . import access, calls
+from .breaks import Break
+from .capture import Capture, Captured
+from .execute import Frame, new_frame
+from .opcodes import UNSET
+from .units import read_argument
+
+
+def capture_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], stop: int = -1) -> Captured:
+    """Interpret `fn(*args, **kwargs)` up to the stop-th instruction of its own (-1: to its end). Raises Break, UserError."""
+    kwnames = tuple(kwargs)
+
+    def start(cx: Capture) -> Frame:
+        values = [read_argument(cx.outside, v, i, f"argument {i}") for i, v in enumerate(args)]
+        named = {k: read_argument(cx.outside, kwargs[k], len(args) + i, f"argument {k}") for i, k in enumerate(kwnames)}
+        function, first = _function(cx, fn)
+        if function is None:
+            return new_frame(cx, _invoke, [fn, tuple(values), named], 0)
+        if function.__code__.co_flags & 0x2A0:
+            raise Break("coroutine", function.__qualname__)
+        slots = cx.bind(function, [*first, *values], named)
+        return new_frame(cx, function, slots, 0)
+
+    return Capture(len(args), kwnames, stop).run(start)
+
+
+def _invoke(f, args, kwargs):  # type: ignore[no-untyped-def]
+    return f(*args, **kwargs)
+
+
+def _function(cx: Capture, fn: Any) -> tuple[types.FunctionType | None, list[Any]]:
+    """The Python function that a call of `fn` runs, and what is put before the arguments."""
+    cx.outside.constant(fn, "module" if isinstance(fn, nn.Module) else getattr(fn, "__name__", "the callable"))
+    if isinstance(fn, nn.Module):
+        name = "__call__"
+        if type(fn).__call__ is nn.Module.__call__:
+            name = "_call_impl" if calls.has_hooks(cx, fn) else "forward"
+        fn = access.get_attribute(cx, fn, name)
+    elif not isinstance(fn, types.FunctionType | types.MethodType | type) and type(getattr(type(fn), "__call__", None)) is types.FunctionType:
+        fn = access.get_attribute(cx, fn, "__call__")
+    if type(fn) is types.MethodType:
+        if not isinstance(fn.__self__, nn.Module):
+            cx.outside.constant(fn.__self__, "self")
+        if type(fn.__func__) is types.FunctionType:
+            return fn.__func__, [fn.__self__]
+    return (fn, []) if type(fn) is types.FunctionType else (None, [])
+
+
+_ = UNSET

@@ -1,0 +1,310 @@
+"""Compiled pieces of a program: a captured function, the rests of it after graph breaks, and the glue between them.
+
+In: captures. Out: native entries: guards, a graph, and generated Python that rebuilds values, replays effects, makes the call that broke
+the graph and goes on in the next piece. Must not know bytecode's meaning or how graphs become code.
+"""
+
+from __future__ import annotations
+
+import ast
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import native
+from ..base import errors, log
+from . import eager_backward, glue
+from .breaks import Break, error_of
+from .capture import Capture, Captured, Finished, UserError, finish
+from .execute import RETURN, Frame
+from .guards import GuardTable
+from .opcodes import decode
+from .outside import Outside
+from .rebuild import Rebuild
+from .resume import Place, tail
+from .trust import runs_as_is
+
+
+class Nothing:
+    """Stands for the executable of a graph that computes nothing."""
+
+    kernels = library_calls = opaque_calls = arena_bytes = packed_bytes = 0
+
+    def text(self, level: str) -> str:
+        return ""
+
+    def forget(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Held:
+    """What an entry keeps for statistics and texts."""
+
+    executable: Any
+    table: GuardTable
+    glued: bool = False
+
+
+@dataclass
+class Program:
+    """What a compiled function and the pieces after its breaks share."""
+
+    name: str
+    build: Callable[..., Any]
+    options: Any
+    fullgraph: bool
+    child: Callable[[Any], Any]  # a function -> its own compiled function
+    on_backward: Callable[[], None]
+    seconds: dict[str, float]
+    breaks: dict[tuple[str, int], Break] = field(default_factory=dict)  # by file and line
+    rests: dict[Place, Rest] = field(default_factory=dict)
+    compiles: int = 0
+    native_tails: int = 0
+    ran: list[Any] = field(default_factory=list)  # the pieces that the last call went through
+    children: dict[Any, Any] = field(default_factory=dict)
+
+    def note(self, b: Break) -> None:
+        at = (b.at.file, b.at.line) if b.at is not None else ("", 0)
+        if at not in self.breaks:
+            self.breaks[at] = b
+            log.breaks.write(f"{self.name}: {b}")
+
+    def rest(self, place: Place, globals_: dict[str, Any], wanted: bool) -> Rest:
+        found = self.rests.get(place)
+        if found is None:
+            found = self.rests[place] = Rest(self, place, globals_, wanted)
+        return found
+
+    def route(self, f: Any) -> Any:
+        """What is called where a call broke the graph: user functions and modules in their compiled form."""
+        function = f.__func__ if type(f) is types.MethodType else f
+        if type(function) is types.FunctionType:
+            code = function.__code__
+            if runs_as_is(code, function.__module__ or "") or code.co_flags & 0x2A0 or getattr(function, "_torchdynamo_disable", False):
+                return f
+            if getattr(function, "_tilewright_disable", False) or code.co_filename.startswith("<"):
+                return f
+            key: Any = function
+        elif isinstance(f, nn.Module) and not hasattr(f, "_tilewright"):
+            key = id(f)
+            function = f
+        else:
+            return f
+        child = self.children.get(key)
+        if child is None:
+            child = self.children[key] = self.child(function)
+        self.ran.append(child)
+        return types.MethodType(child, f.__self__) if type(f) is types.MethodType else child
+
+
+class Rest(native.Dispatcher):
+    """The rest of a function after a graph break, compiled at its first call."""
+
+    def __init__(self, program: Program, place: Place, globals_: dict[str, Any], wanted: bool) -> None:
+        self.program = program
+        self.place = place
+        self.globals = globals_
+        self.wanted = wanted
+        self.failures = 0
+        self.miss = self._miss
+        self.failed = lambda args, kwargs: self._native(args)
+
+    def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        limit = self.program.options.recompile_limit
+        if not self.wanted or len(self.entries) >= limit or self.failures >= 3:
+            return self._native(args)
+        try:
+            entry = compile_entry(self.program, lambda stop: self._capture(args, stop))
+        except UserError:
+            return self._native(args)
+        except (Break, errors.TilewrightError) as e:
+            self.failures += 1
+            log.breaks.write(f"{self.program.name}: the rest runs in eager: {e}")
+            return self._native(args)
+        self.entries = (entry, *self.entries)
+        self.last = entry
+        try:
+            return entry.run(*args)
+        except native.Failed:
+            return self._native(args)
+
+    def _native(self, args: tuple[Any, ...]) -> Any:
+        self.program.native_tails += 1
+        self.last = None
+        return self.place.native(self.globals, args)
+
+    def _capture(self, args: tuple[Any, ...], stop: int) -> Captured:
+        def start(cx: Capture) -> Frame:
+            values = tuple(read_argument(cx.outside, v, i, f"value {i}") for i, v in enumerate(args))
+            code = decode(self.place.code)
+            for n in self.place.slots[: len(values)]:
+                cell = values[self.place.slots.index(n)]
+                if isinstance(cell, types.CellType):
+                    cx.outside.known[id(cell)].name = code.names[n]
+            for v in values:
+                cx.outside.expand(v) if any(f.width > 1 for f in self.place.stack) else None
+            slots, stack = self.place.split(values)
+            frame = Frame(cx, code, self.globals, slots, 0)
+            frame.stack, frame.at = stack, self.place.at
+            return frame
+
+        return Capture(len(args), (), stop).run(start)
+
+
+def read_argument(outside: Outside, value: Any, slot: int, name: str) -> Any:
+    from ..graph.recorder import ArgSource
+
+    return outside.read(value, slot, name, argument=True, source=ArgSource((name,)) if isinstance(value, torch.Tensor) else None)
+
+
+def compile_entry(program: Program, capture: Callable[[int], Captured]) -> native.Entry:
+    """Capture and compile one entry; `capture(stop)` ends before its stop-th instruction. Raises Break, UserError, TilewrightError."""
+    stages = log.Stages()
+    with stages.stage("record"):
+        captured, why = _captured(program, capture)
+        piece = _Piece(program, captured, why)
+    entry = piece.entry(stages)
+    program.compiles += 1
+    for stage, seconds in stages.seconds.items():
+        program.seconds[stage] = program.seconds.get(stage, 0.0) + seconds
+    return entry
+
+
+def _captured(program: Program, capture: Callable[[int], Captured]) -> tuple[Captured, Break | None]:
+    """A capture to the end, or to where the graph breaks."""
+    frames: list[Captured] = []
+    try:
+        return capture(-1), None
+    except Break as b:
+        if program.fullgraph:
+            raise error_of(b) from None
+        if b.count < 0:
+            raise
+        program.note(b)
+        frames.append(capture(b.count))
+        return frames[0], b
+
+
+class _Piece:
+    """One capture on its way to an entry."""
+
+    def __init__(self, program: Program, captured: Captured, why: Break | None) -> None:
+        self.program = program
+        self.captured = captured
+        cx = captured.cx
+        self.rebuild = Rebuild(cx)
+        kind, value = captured.end
+        if kind == RETURN:
+            self.ending = [f"return {self.rebuild.expression(value)}"]
+        else:
+            self.ending = glue.break_lines(program, captured.frame, self.rebuild, why)
+        self.effects = self._effect_lines()
+        self.finished: Finished = finish(cx.recorder, self.rebuild.tensors)
+        self.line = captured.frame.location() if kind != RETURN else None
+
+    def _effect_lines(self) -> list[str]:
+        r = self.rebuild
+        lines = []
+        for effect in self.captured.cx.effects.journal:
+            operands = ", ".join([r.expression(o) for o in effect.operands])
+            lines.append(f"{r.constant(effect.function)}({operands})")
+        for setter, operands in self.captured.states:
+            lines.append(f"{r.constant(setter)}({', '.join([r.expression(o) for o in operands])})")
+        return lines
+
+    @property
+    def _simple(self) -> bool:
+        """Whether a function of the graph's outputs alone is enough."""
+        f = self.finished
+        return (
+            self.captured.end[0] == RETURN and not self.effects and not self.rebuild.passed and len(f.graph.outputs) > 0
+            and all(i is None for i in f.inputs)
+        )  # fmt: skip
+
+    def entry(self, stages: log.Stages) -> native.Entry:
+        f, cx = self.finished, self.captured.cx
+        table, inputs = self._rows()
+        computes = bool(f.graph.outputs or f.graph.effects)
+        executable = self.program.build(f.graph, self.program.options, stages) if computes else Nothing()
+        with stages.stage("guards"):
+            gradients = any(f.requires_grad)
+            if gradients and (f.graph.effects or any(o.alias for o in f.graph.outputs)):
+                raise errors.RecordError(
+                    what=self.program.name, reason="it returns or writes into a view of an input while gradients are recorded"
+                )
+            held = Held(executable, table, not self._simple)
+            run = None
+            if gradients:
+                assert cx.tape is not None
+                replay = cx.tape.replay([cx.recorder.known(t) for t in cx.recorder.tensors], f.holders, cx.recorder.known)  # type: ignore[misc]
+                rerun = eager_backward.Rerun(executable.forward(table).run, replay, f.requires_grad, self.program.on_backward)
+                run = lambda tensors: eager_backward.run(rerun, tensors)  # noqa: E731
+            if self._simple:
+                rebuild = self._rebuild_function()
+                if run is None:
+                    return executable.entry(table, rebuild, held, frozenset())
+                return _entry(table, rebuild, lambda tensors, folded: run(tensors), held, [])
+            if run is None and computes:
+                forward = executable.forward(table).run
+                run = lambda tensors: forward(*tensors)  # noqa: E731
+            written = [e.input for e in f.graph.effects]
+            return _entry(table, None, self._glue(run, len(cx.recorder.nodes), inputs), held, written)
+
+    def _rows(self) -> tuple[GuardTable, list[int]]:
+        cx = self.captured.cx
+        count = len(cx.recorder.nodes)
+        for index, node in enumerate(cx.recorder.nodes):
+            if index not in cx.outside.input_slots:
+                if node not in cx.recorder.frozen:
+                    raise Break("unknown tensor", f"of shape {list(cx.recorder.tensors[index].shape)}")
+                tensor = cx.recorder.tensors[index]
+                slot = cx.rows.derive("const", tensor, why="a tensor made of Python data")
+                cx.rows.tensor(slot, tensor, index, "a tensor made of Python data")
+        passed = list(self.rebuild.passed)
+        for n, slot in enumerate(passed):
+            cx.rows.test("pass", slot, count + n, why="")
+        table = cx.rows.table(count)
+        return table, passed
+
+    def _tensor_lines(self) -> list[str]:
+        f = self.finished
+        return [f"T{n} = I[{i}]" if i is not None else f"T{n} = R[{k}]" for n, (k, i) in enumerate(zip(f.numbers, f.inputs))]
+
+    def _rebuild_function(self) -> Any:
+        f = self.finished
+        if self.ending == ["return T0"] and f.numbers == (0,) and len(f.graph.outputs) == 1:
+            return None
+        return self._function("rebuild", "R", [*self._tensor_lines(), *self.rebuild.lines, *self.ending], {})
+
+    def _glue(self, run: Any, count: int, passed: list[int]) -> Any:
+        lines = [f"run({'I' if not passed else f'I[:{count}]'})" if run is not None else "()"]
+        lines = [f"R = {lines[0]}", *self._tensor_lines()]
+        lines += [f"P{slot} = I[{count + n}]" for n, slot in enumerate(passed)]
+        body = self._function("glue", "I", [*lines, *self.rebuild.lines, *self.effects, *self.ending], {"run": run})
+        return lambda inputs, folded: [body(inputs)]
+
+    def _function(self, name: str, parameter: str, lines: list[str], extra: dict[str, Any]) -> Any:
+        source = "\n".join([f"def {name}({parameter}):", *(f"    {line}" for line in lines)])
+        tree = ast.parse(source)
+        file = "<tilewright>"
+        if self.line is not None:
+            file = self.line.file
+            for node in ast.walk(tree):
+                if hasattr(node, "lineno"):
+                    node.lineno = node.end_lineno = self.line.line  # type: ignore[attr-defined]
+        namespace: dict[str, Any] = {**self.rebuild.constants, **extra}
+        exec(compile(tree, file, "exec"), namespace)
+        return namespace[name]
+
+
+def _entry(table: GuardTable, rebuild: Any, runner: Any, held: Held, written: list[int]) -> native.Entry:
+    inputs = table.inputs + sum(row[0] == "pass" for row in table.rows)
+    return native.Entry(table.nargs, table.kwnames, table.rows, inputs, [], rebuild, runner, held, 0, 0, 0, 0, 0, 0, [], written)
+
+
+_ = tail
