@@ -29,12 +29,14 @@ Rows = list[tuple[Any, ...]]
 class Executable:
     """Loaded code, and the entries that run it.
 
-    `text(level)` gives the program at a level; it may have to compile anew for that.
+    `text(level)` gives the program at a level; it may have to compile anew for that. With
+    `freeze`, folded values are computed once and parameters are not looked at again.
     """
 
-    def __init__(self, recipe: Recipe, object_file: bytes, text: Callable[[str], str]) -> None:
+    def __init__(self, recipe: Recipe, object_file: bytes, text: Callable[[str], str], freeze: bool = False) -> None:
         self.recipe = recipe
         self.text = text
+        self.freeze = freeze
         symbols = [s.symbol for s in (*recipe.run, *recipe.fold) if isinstance(s, NativeRow)]
         self._addresses: Mapping[str, int] = {}
         if symbols:
@@ -76,7 +78,7 @@ class Executable:
         r = self.recipe
         fold = self._addresses[r.fold[0].symbol] if r.fold else 0  # type: ignore[union-attr]
         run = self._addresses[r.run[0].symbol] if r.is_native and r.run else 0  # type: ignore[union-attr]
-        watch = [(i, _bytes(r.inputs[i])) for i in r.folded_inputs] if fold else []
+        watch = [(i, _bytes(r.inputs[i])) for i in r.folded_inputs] if fold and not self.freeze else []
         runner = None if r.is_native else functools.partial(self._run, identities)
         outputs = [(3, o.of, None, None, None) if i in identities else _output(o) for i, o in enumerate(r.outputs)]
         entry = native.Entry(

@@ -395,6 +395,30 @@ def test_inference_mode():
     assert not fast(x).is_inference()
 
 
+def test_frozen_parameters_are_packed_once():
+    m = mlp()
+    fast = tw.compile(m, options={"freeze": True})
+    x = torch.randn(5, 32)
+    want = fast(x)
+    m[0].weight.zero_()
+    assert torch.equal(fast(x), want)
+    tw.repack(fast)
+    close(fast(x), m(x))
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_inference_tensors_are_packed_only_where_frozen(freeze):
+    with torch.inference_mode():
+        m = mlp()
+        fast = tw.compile(m, options={"freeze": freeze})
+        x = torch.randn(5, 32)
+        close(fast(x), m(x))
+        assert (fast.stats.packed_bytes > 0) is freeze
+        if not freeze:
+            m[0].weight[5, 5] = 7
+            close(fast(x), m(x))
+
+
 def test_two_threads_call_one_model():
     m = mlp()
     fast = tw.compile(m)

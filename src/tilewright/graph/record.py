@@ -117,13 +117,14 @@ class Recorded:
 
 def record(
     fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, module: nn.Module | None = None,
-    *, concrete: bool = False,
+    *, concrete: bool = False, freeze: bool = False,
 ) -> Recorded:  # fmt: skip
     """Run `fn(*args, **kwargs)` on fakes.
 
     `module` owns the parameters, beside those of `fn` itself and of modules that it is bound to, closes over, names or is given.
     With `concrete`, a tensor that becomes a Python value gets the value that the example arguments give, with a
-    `TracerWarning`. Raises RecordError (or UnsupportedTensor) where the program cannot be recorded, and whatever the program
+    `TracerWarning`. With `freeze`, parameters are taken never to change, so that those without a version counter may be packed
+    too. Raises RecordError (or UnsupportedTensor) where the program cannot be recorded, and whatever the program
     itself raises.
     """
     with_paths, tree = private.tree_flatten_with_path((args, kwargs or {}))
@@ -131,7 +132,7 @@ def record(
     roots = root_modules(fn, module, given)
     watch = Watch(fn, [m for _, m in roots], given)
     locate = functools.partial(tensor_places, fn, [m for _, m in roots], given)
-    recorder = Recorder(_parameters(roots), concrete=concrete, locate=locate)
+    recorder = Recorder(_parameters(roots), concrete=concrete, freeze=freeze, locate=locate)
     same, leaves = _arguments(recorder, with_paths)
     fake_args, fake_kwargs = private.tree_unflatten(leaves, tree)
     watch.arguments([*fake_args, *fake_kwargs.values()])

@@ -109,10 +109,12 @@ def _raise(error: TilewrightError) -> NoReturn:
 
 @dataclass(eq=False)
 class Recorder:
-    """What one recording has seen. `concrete`: values may be read, with a warning (a trace)."""
+    """What one recording has seen. `concrete`: values may be read, with a warning (a trace).
+    `freeze`: parameters are taken never to change."""
 
     names: dict[int, ParameterSource]
     concrete: bool = False
+    freeze: bool = False
     device: torch.device | None = None
     nodes: list[Node] = field(default_factory=list)  # the graph's inputs
     sources: list[Source] = field(default_factory=list)
@@ -159,7 +161,7 @@ class Recorder:
         self._check(tensor, source)
         index = len(self.nodes)
         shape, strides, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
-        attrs = InputAttrs(index, _name(source, index), _kind(source), TensorType(FROM_TORCH[tensor.dtype], shape))
+        attrs = InputAttrs(index, _name(source, index), _kind(source, tensor, self.freeze), TensorType(FROM_TORCH[tensor.dtype], shape))
         node = INPUT(**{f: getattr(attrs, f) for f in ("index", "name", "kind", "type")})
         grad = tensor.requires_grad
         memory = Memory(node, shape, strides, offset, source=index, tracked=grad, leaf=grad and tensor.is_leaf, initial=node)
@@ -361,8 +363,9 @@ def _name(source: Source, index: int) -> str:
     return f"constant{index}"
 
 
-def _kind(source: Source) -> InputKind:
-    if isinstance(source, ArgSource):
+def _kind(source: Source, tensor: torch.Tensor, freeze: bool) -> InputKind:
+    """An inference tensor has no version counter to tell of changes, so unless it is frozen it counts as an argument."""
+    if isinstance(source, ArgSource) or (tensor.is_inference() and not freeze):
         return InputKind.USER
     return InputKind.PARAMETER if isinstance(source, ParameterSource) else InputKind.CONSTANT
 
