@@ -20,6 +20,7 @@ README = (ROOT / "README.md").read_text()
 sys.path.append(str(ROOT))  # bench is no part of the package
 
 from bench import models, readme  # noqa: E402
+from examples import demo  # noqa: E402
 
 
 def test_options_are_those_there_are() -> None:
@@ -72,3 +73,17 @@ def test_rewriting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page.write_text("nothing")
     with pytest.raises(ValueError, match="has no lines"):
         readme.rewrite("x", page)
+
+
+def test_the_demo_prints_every_figure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def measure(name: str, rivals: bool) -> dict[str, object]:
+        return {key: name if key == "model" else 1.25 for key in models.COLUMNS if rivals or "torch_compile" not in key}
+
+    monkeypatch.setattr(demo, "measure", measure)
+    monkeypatch.setattr("sys.argv", ["demo"])
+    demo.main()
+    shown = capsys.readouterr().out
+    assert "bert-base" in shown
+    assert "gpt2-small" in shown
+    for key, (title, _) in models.COLUMNS.items():
+        assert (title in shown) == (key != "model" and "torch_compile" not in key), title
