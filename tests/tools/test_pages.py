@@ -1,6 +1,6 @@
-"""What docs/ says of IR and passes is so: texts parse and mean something, grammars are the modules', examples the golden cases'.
+"""What README.md and docs/ say of IR, passes and settings is so: texts parse, grammars are the modules', examples golden cases.
 
-`pytest --update-golden` rewrites the examples of passes.md from the cases.
+`pytest --update-golden` rewrites the examples of passes.md from the cases, and the tables of settings, options and levels.
 """
 
 from __future__ import annotations
@@ -101,14 +101,17 @@ TABLES = {
         for f in dataclasses.fields(config.Settings)
     ],
     "levels": [f"| {level} | {meaning} |" for level, meaning in config.DEBUG_LEVELS.items()],
+    "options": [f"| `{f.name}` | `{f.default!r}` | {f.metadata['meaning']} |" for f in dataclasses.fields(config.Options)],
 }
 
 
-@pytest.mark.parametrize("name", list(TABLES))
-def test_tables_are_the_programs(name: str) -> None:
-    path = DOCS / "debugging.md"
-    page = path.read_text()
-    head, rest = page.split(f"<!-- {name} -->\n")
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [("docs/debugging.md", "settings"), ("docs/debugging.md", "levels"), ("README.md", "levels"), ("README.md", "options")],
+)
+def test_tables_are_the_programs(page: str, name: str) -> None:
+    path = DOCS.parent / page
+    head, rest = path.read_text().split(f"<!-- {name} -->\n")
     table, tail = rest.split("<!-- end -->", 1)
     rows = table.splitlines(keepends=True)
     now = "".join([*rows[:2], *(row + "\n" for row in TABLES[name])])

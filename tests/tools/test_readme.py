@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import linecache
 import re
@@ -13,7 +12,6 @@ import pytest
 import torch
 
 import tilewright as tw
-from tilewright.base import config
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -21,20 +19,6 @@ sys.path.append(str(ROOT))  # bench is no part of the package
 
 from bench import models, readme  # noqa: E402
 from examples import demo  # noqa: E402
-
-
-def test_options_are_those_there_are() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (\S.*?) \| ", README.split("| option |")[1].split("\n\n")[0], re.MULTILINE)
-    assert [name for name, _ in rows] == [f.name for f in dataclasses.fields(config.Options)]
-    for (name, default), f in zip(rows, dataclasses.fields(config.Options), strict=True):
-        assert f.default is None or default.strip("`").replace('"', "'") == repr(f.default), name
-
-
-def test_debug_levels_are_those_there_are() -> None:
-    rows = re.findall(r"^\| (\d) \| (.+) \|$", README, re.MULTILINE)
-    assert [int(level) for level, _ in rows] == list(config.DEBUG_LEVELS)
-    for level, meaning in rows:
-        assert config.DEBUG_LEVELS[int(level)].startswith(meaning)
 
 
 def test_the_folder_map_is_the_tree() -> None:
