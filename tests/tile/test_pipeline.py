@@ -14,6 +14,7 @@ from tilewright.base import dtypes
 from tilewright.graph.ir import Alias, Effect, Graph, Node, Output
 from tilewright.graph.ops import OPS, composite, contract, index, pointwise, reduce, view
 from tilewright.graph.ops.opaque import TensorArg
+from tilewright.tile import ir
 from tilewright.tile.pipeline import lower
 from tilewright.tile.program import Call, Launch, Storage
 from tilewright.tile.schedule import Machine
@@ -118,6 +119,23 @@ def test_effect_on_part_of_a_strided_input() -> None:
     x, new = b.input(8, 5), b.input(2, 5)
     after = index.SLICE_SCATTER(x, new, dim=0, start=3, stop=5)
     check(b.graph(reduce.SUM(x, dims=(1,)), effects=[Effect(0, after)], strides=((1, 8), (5, 1))))
+
+
+def test_effect_on_a_slice_writes_the_slice_only() -> None:
+    b = Builder()
+    x, new = b.input(8, 5), b.input(2, 5)
+    after = index.SLICE_SCATTER(x, pointwise.TANH(new), dim=0, start=3, stop=5)
+    program = check(b.graph(effects=[Effect(0, after)]))
+    last = program.steps[-1]
+    assert isinstance(last, Launch) and last.kernel.params[0].shape == (ir.const(10),)
+
+
+def test_effect_of_an_input_on_itself() -> None:
+    b = Builder()
+    x = b.input(8, 5)
+    moved = index.SLICE_SCATTER(x, view.SLICE(x, dim=0, start=0, stop=7, step=1), dim=0, start=1, stop=8)
+    check(b.graph(effects=[Effect(0, moved)]))
+    check(b.graph(effects=[Effect(0, view.FLIP(x, dims=(0,)))]))
 
 
 def test_effect_reads_another_changed_input() -> None:

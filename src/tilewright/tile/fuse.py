@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from ..graph.ir import Family, Graph, Node
 from ..graph.ops.contract import ATTENTION
-from ..graph.ops.index import IOTA
+from ..graph.ops.index import IOTA, SliceScatterAttrs
 from ..graph.ops.opaque import GETITEM
 from ..graph.ops.pointwise import FULL
 from ..graph.ops.reduce import ArgAttrs, ReduceAttrs
@@ -78,7 +78,8 @@ class Partition:
 
     def copied(self, group: Group) -> Node:
         """What a copy group reads: the node under its member, which may be the member itself, kept elsewhere."""
-        n = group.members[0]
+        member = group.members[0]
+        n = group.sources.get(member, member)
         return self.base(n.args[0] if self.group_of.get(n) is group else n)
 
 
@@ -335,7 +336,19 @@ class Fuser:
                 self.group_of[n] = self._copy(n)
             kept.append((e.index, n))
         for i, n in kept:
-            self._copy(n).effect = i
+            self._part_or_whole(self.graph.inputs[i], n, changed).effect = i
+
+    def _part_or_whole(self, target: Node, n: Node, changed: set[Node]) -> Group:
+        """A copy of `n` into the memory of `target`; of the part that differs, where `n` says which that is."""
+        if not isinstance(n.attrs, SliceScatterAttrs) or n.args[0] is not target or source(n.args[1]) in changed:
+            return self._copy(n)
+        d, part = n.attrs.dim, n.args[1]
+        start, step = static(n.attrs.start, n.attrs.step)
+        group = self._new("copy", shape_of(part), False)
+        at = group.domain
+        group.add(n, (*at[:d], group.space.scale(at[d], step, start), *at[d + 1 :]))
+        group.sources[n] = part
+        return group
 
 
 def partition(graph: Graph, folded: set[Node], machine: Machine) -> Partition:

@@ -61,7 +61,8 @@ class Inliner:
         self.reads: defaultdict[Node, list[Read]] = defaultdict(list)
         for g in partition.groups:
             if g.kind == "copy":
-                self.reads[partition.copied(g)].append(Read(g, g.members[0], g.members[0]))
+                n = g.sources.get(g.members[0], g.members[0])
+                self.reads[partition.copied(g)].append(Read(g, n, n))
                 continue
             for m in g.members:
                 self._note(g, m)

@@ -100,11 +100,12 @@ class _Pointwise:
         draft = Draft(name)
         machine = self.context.machine
         work = self._cycles(domain, parts[0])
-        first = _loops(machine, runs, parts[0], work, outer)
+        turned = self._turned(domain, runs, parts[0])
+        first = _loops(machine, runs, parts[0], work, outer, turned)
         bodies: list[Stmt] = []
         cost = 0.0
         for box in parts:
-            loops = first if box is parts[0] else _loops(machine, runs, box, work, outer)
+            loops = first if box is parts[0] else _loops(machine, runs, box, work, outer, turned)
             stores = self._stores(domain, _space(domain, box), loops.axes, draft.params, Trace())
             bodies.append(loops.body(block(*stores)))
             elements = math.prod(box.get(v, (0, e))[1] for v, e in domain.vars)
@@ -112,6 +113,19 @@ class _Pointwise:
             moved = elements * sum(_bytes(s) for s in stores)
             cost += elementwise_ns(machine, elements, cycles, moved)
         return draft.finish(first.grid, block(*bodies), cost)
+
+    def _turned(self, domain: Domain, runs: list[Run], box: Box) -> int | None:
+        """A run that some access is contiguous along, but not along the last run, where the results are."""
+        if not runs:
+            return None
+        last = runs[-1][-1][0]
+        for form in self._trace(domain, box).forms:
+            if abs(form.coefficient(last)) <= 1:
+                continue
+            for i, run in enumerate(runs[:-1]):
+                if form.coefficient(run[-1][0]) == 1 and extent(run) >= 8 and extent(runs[-1]) >= 8:
+                    return i
+        return None
 
     def _cycles(self, domain: Domain, box: Box) -> float:
         stores = self._stores(domain, _space(domain, box), domain.own_axes(), Params(), Trace())
@@ -131,73 +145,82 @@ def _space(domain: Domain, box: Box) -> Space:
     return space
 
 
+@dataclass(frozen=True)
+class _Inner:
+    """A variable of a block's Parallel; in blocks where `full`, if any, does not hold it has only `rest` values."""
+
+    var: Var
+    size: int
+    full: Expr | None = None
+    rest: int = 0
+
+
 @dataclass
 class _Loops:
-    """Grid variables, the variables of a block's Parallel, and, for a ragged split, the condition of a full block."""
+    """Grid variables, the variables of a block's Parallel, and the axes that they count through."""
 
     grid: list[tuple[Var, Expr]]
-    inner: list[tuple[Var, int]]
+    inner: list[_Inner]
     axes: list[Axis]
-    ragged: tuple[Expr, int] | None = None  # of the first inner variable: the test for a full block, the rest's extent
 
     def body(self, stmt: Stmt) -> Stmt:
-        if not self.inner:
+        return self._ragged(stmt, [], self.inner)
+
+    def _ragged(self, stmt: Stmt, done: list[tuple[Var, int]], left: list[_Inner]) -> Stmt:
+        if left:
+            v = left[0]
+            whole = self._ragged(stmt, [*done, (v.var, v.size)], left[1:])
+            return whole if v.full is None else If(v.full, whole, self._ragged(stmt, [*done, (v.var, v.rest)], left[1:]))
+        if not done:
             return stmt
-        full = self._parallel(stmt, self.inner)
-        if self.ragged is None:
-            return full
-        test, rest = self.ragged
-        return If(test, full, self._parallel(stmt, [(self.inner[0][0], rest), *self.inner[1:]]))
-
-    @staticmethod
-    def _parallel(stmt: Stmt, inner: Sequence[tuple[Var, int]]) -> Stmt:
-        return Parallel(tuple(v for v, _ in inner), tuple(const(e) for _, e in inner), stmt)
+        return Parallel(tuple([v for v, _ in done]), tuple([const(e) for _, e in done]), stmt)
 
 
-def _loops(machine: Machine, runs: list[Run], box: Box, cycles: float, outer: int | None) -> _Loops:
-    """How the runs become grid and block loops: whole runs from the inside until a block is large enough, one chunked."""
+TURN = 64
+"""The side of a block where memory is read in another order than written."""
+
+
+def _loops(machine: Machine, runs: list[Run], box: Box, cycles: float, outer: int | None, turned: int | None) -> _Loops:
+    """How the runs become grid and block loops: whole runs from the inside until a block is large enough, one chunked.
+
+    `turned`: a run along which memory is read while the last one is written; a block is then a square of these two.
+    """
     cuts = [box.get(run[0][0]) for run in runs]
     sizes = [extent(run) if cut is None else cut[1] for run, cut in zip(runs, cuts, strict=True)]
     whole = sizes if outer is None else [extent(run) for run in runs]  # all boxes of a kernel must agree on its grid
     room = block_target(machine, math.prod(whole), cycles)
     loops = _Loops([], [], [])
     for i in reversed(range(len(runs))):
-        size = sizes[i]
-        if (outer is None and size <= room) or (outer is not None and i >= outer):
-            _whole(loops, i, runs[i], size, cuts[i])
-        elif (outer is None or i < outer) and room > 1:
-            _chunked(loops, i, runs[i], size, cuts[i], chunk(size, room, machine.lanes if not loops.inner else 1))
-            room = 0
-            continue
-        else:
-            g = scalar.var(f"g{i}")
-            loops.grid.insert(0, (g, const(size)))
-            loops.axes.insert(0, _axis(runs[i], g, cuts[i]))
-        room //= max(whole[i], 1)
+        length = _block_length(machine, i, sizes, room, outer, bool(loops.inner))
+        if turned is not None and outer is None:
+            length = min(sizes[i], TURN) if i in (turned, len(runs) - 1) else 1
+        _place(loops, i, runs[i], sizes[i], cuts[i], length)
+        room = room // max(whole[i], 1) if length >= sizes[i] else 0
     return loops
 
 
-def _axis(run: Run, expr: Expr, cut: tuple[int, int] | None) -> Axis:
-    return axis(run, expr) if cut is None else cut_axis(run, expr, *cut)
+def _block_length(machine: Machine, i: int, sizes: list[int], room: int, outer: int | None, inside: bool) -> int:
+    """How much of run i a block takes."""
+    if outer is not None and i >= outer:
+        return sizes[i]
+    if sizes[i] <= room:
+        return sizes[i]
+    return chunk(sizes[i], room, 1 if inside else machine.lanes) if room > 1 else 1
 
 
-def _whole(loops: _Loops, i: int, run: Run, size: int, cut: tuple[int, int] | None) -> None:
-    v = scalar.var(f"i{i}")
-    loops.inner.insert(0, (v, size))
-    loops.axes.insert(0, _axis(run, v, cut))
+def _place(loops: _Loops, i: int, run: Run, size: int, cut: tuple[int, int] | None, length: int) -> None:
+    """Loops for one run, of which a block takes `length`, put outside those there are."""
 
+    def add(expr: Expr) -> None:
+        loops.axes.insert(0, axis(run, expr) if cut is None else cut_axis(run, expr, *cut))
 
-def _chunked(loops: _Loops, i: int, run: Run, size: int, cut: tuple[int, int] | None, length: int) -> None:
-    if length >= size:
-        _whole(loops, i, run, size, cut)
-        return
     g, v = scalar.var(f"g{i}"), scalar.var(f"i{i}")
+    if length >= size:
+        loops.inner.insert(0, _Inner(v, size))
+        return add(v)
     full, rest = divmod(size, length)
     loops.grid.insert(0, (g, const(full + (rest > 0))))
-    loops.axes.insert(0, _axis(run, g * const(length) + v, cut))
-    loops.inner.insert(0, (v, length))
-    if rest:
-        loops.ragged = (g < full, rest)
-
-
-
+    if length == 1:
+        return add(g)
+    loops.inner.insert(0, _Inner(v, length, g < full if rest else None, rest))
+    return add(g * const(length) + v)

@@ -107,8 +107,8 @@ def compose(view: Node, under: View) -> View | None:
             flat = reshape_strides(shape, strides, (math.prod(shape),))
             if flat is None:
                 return None
-            first, *steps = [n * flat[0] for n in static(offset, *wanted)]
-            return View(under.value, target, tuple(steps), under.offset + first)
+            first, *apart = [n * flat[0] for n in static(offset, *wanted)]
+            return View(under.value, target, tuple(apart), under.offset + first)
     return None
 
 
