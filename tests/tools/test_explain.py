@@ -160,3 +160,21 @@ def test_long_sections_are_cut() -> None:
 def test_copies_are_named_as_such() -> None:
     report = tw.explain(lambda x: torch.special.i0(x), f32(8, 8))  # its result is copied to memory of the caller's
     assert all(k.members == ("copy",) for k in report.kernels)
+
+
+def test_graph_breaks() -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        x = x.exp()
+        print(x.sum().item())
+        return x + 1
+
+    report = tw.explain(tw.compile(broken, options={"capture": "bytecode"}), f32(64))
+    assert len(report.breaks) == 1
+    assert "test_explain.py" in report.breaks[0]
+    assert any("exp" in k.members for k in report.kernels)
+    assert f"the graph ends, and another begins behind it: {report.breaks[0]}" in str(report)
+    with pytest.raises(ZeroDivisionError):
+        tw.explain(tw.compile(lambda x: x / (1 // 0), options={"capture": "bytecode"}), f32(2))
+    nothing = tw.explain(tw.compile(lambda x: 3, options={"capture": "bytecode"}), f32(2))
+    assert not nothing.kernels
+    assert str(nothing)

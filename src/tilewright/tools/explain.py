@@ -21,6 +21,7 @@ from ..graph.ir import Graph, InputAttrs, InputKind, Node
 from ..graph.ops.opaque import PURE, CallAttrs
 from ..graph.pipeline import optimise
 from ..program import torch_link
+from ..program.capture import UserError
 from ..program.compiled import CompiledFunction
 from ..stages import Captured, Dump, Lowered
 from ..targets.plan import blocks, make_plan
@@ -89,6 +90,7 @@ class CallLine:
 class Report:
     """What `explain` found. `fallback`, where it is not "", says why the whole call runs in eager; the rest is then empty.
 
+    `breaks`: where and why the graph ends before the function does. The report is then of the graph before the first of them.
     `cost_ns` is the estimated one-thread time of a call. `seconds`: compile time by stage, with an empty cache. Memory is in
     bytes: `arena_bytes` the peak of temporaries, `packed_bytes` packed and folded weights beside the originals.
     """
@@ -100,6 +102,7 @@ class Report:
     kernels: tuple[KernelLine, ...] = ()
     boundaries: tuple[BoundaryLine, ...] = ()
     calls: tuple[CallLine, ...] = ()
+    breaks: tuple[str, ...] = ()
     eager_backward: bool = False
     cost_ns: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
@@ -119,13 +122,17 @@ def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Report:
     torch_link.connect(view)
     seen = _Build()
     name = type(function).__name__ if isinstance(function, nn.Module) else getattr(function, "__qualname__", repr(function))
+    compiled = CompiledFunction(function, seen, options, fullgraph=options.capture == "record")
     try:
-        entry = CompiledFunction(function, seen, options, fullgraph=True).new_entry(args, kwargs)
+        entry = compiled.new_entry(args, kwargs)
+    except UserError as e:
+        raise e.error from None
     except errors.TilewrightError as e:
         return Report(name, fallback=str(e))
     table = entry.data.table
     tests = [why for row, why in zip(table.rows, table.reasons, strict=True) if row[0] not in _LOOKUPS]
-    return seen.report(name, tests)
+    breaks = tuple(map(str, compiled.program.breaks.values()))
+    return seen.report(name, tests, breaks) if seen.groups else Report(name, guards=tuple(tests), breaks=breaks)
 
 
 def _unwrapped(fn: Any) -> tuple[Any, config.Options]:
@@ -172,7 +179,7 @@ class _Build:
         self.parts = parts
         self.groups.append((group, steps))
 
-    def report(self, name: str, guards: Sequence[str]) -> Report:
+    def report(self, name: str, guards: Sequence[str], breaks: tuple[str, ...]) -> Report:
         """The report of what was built. Called after `__call__`."""
         plan = self.lowered.plan
         cost = sum(s.kernel.cost for s in plan.program.steps if isinstance(s, Launch))
@@ -188,6 +195,7 @@ class _Build:
             kernels=tuple(self._kernels(cost)),
             boundaries=tuple(BoundaryLine(*edge, count) for edge, count in _counted(edges)),
             calls=tuple(CallLine(op, count, why) for (op, why), count in _counted(map(_call, _calls(plan.program.steps)))),
+            breaks=breaks,
             eager_backward=self.executable.below_autograd,
             cost_ns=round(cost),
             seconds=dict(self.stages.seconds),
@@ -354,7 +362,8 @@ def _boundary_lines(r: Report) -> list[str]:
 
 
 def _eager_lines(r: Report) -> list[str]:
-    lines = [f"{c.operator} × {c.count}: {c.reason}" for c in r.calls]
+    lines = [f"the graph ends, and another begins behind it: {b}" for b in r.breaks]
+    lines += [f"{c.operator} × {c.count}: {c.reason}" for c in r.calls]
     if r.eager_backward:
         lines.append("the outputs require grad: backward runs the function again in eager")
     return lines or ["nothing"]
