@@ -76,6 +76,24 @@ def test_extremes_and_their_positions(op: str, n: int, dtype: DType) -> None:
         check(kernel, [random(dtype, (n,), seed, seed > 1), random(out.dtype, (1,), 2)], EVERY)
 
 
+def test_the_first_extreme_of_strided_memory() -> None:
+    """The lanes run along a dimension that is not the last one counted in positions."""
+    x, out = buffer("x", dtypes.i32, 20, 70, strides=(1, 20)), buffer("out", dtypes.i64, 1)
+    kernel = one("first", (x, out), Reduce("argmax", out, (ZERO,), (i, j), (const(20), const(70)), x[i, j] // 4))
+    for seed in range(3):
+        check(kernel, [random(dtypes.i32, (1400,), seed), random(dtypes.i64, (1,), 1)], EVERY)
+
+
+def test_reductions_of_nothing() -> None:
+    x, out, column = buffer("x", f32, 0), buffer("out", f32, 2), buffer("column", f32, 20)
+    body = block(
+        Reduce("sum", out, (ZERO,), (j,), (ZERO,), x[j]),
+        Reduce("prod", out, (const(1),), (j,), (ZERO,), x[j]),
+        Parallel((i,), (const(20),), Reduce("sum", column, (i,), (j, k), (const(3), ZERO), x[j])),
+    )
+    check(one("nothing", (x, out, column), body, 2), [random(f32, (0,)), random(f32, (2,), 1), random(f32, (20,), 2)], EVERY)
+
+
 def test_extremes_of_nothing_but_infinities() -> None:
     n = 40
     x, out = buffer("x", f32, n), buffer("out", dtypes.i64, 1)

@@ -40,6 +40,7 @@ class Reducer:
             self.plain = _PLAIN.get(s.op, "")
         self.is_arg = s.op.startswith("arg")
         self.tracks_nan = bool(self.extreme) and self.dtype.is_float and not self.is_arg
+        self.in_order = True  # each accumulator meets positions in growing order
         self.splits = s.op == "sum" and self.dtype.is_float
 
     def types(self, lanes: int) -> list[str]:
@@ -72,6 +73,8 @@ class Reducer:
         """Take in one value a lane."""
         o = self.ctx.ops(self.dtype, lanes)
         if self.is_arg:
+            if not self.in_order:
+                return self.combine(lanes, state, [x, position])
             better = self._better(lanes, x, state[0])
             place = self.ctx.ops(self.positions, lanes).select(better, position, state[1])
             return [o.select(better, x, state[0]), place]
@@ -151,7 +154,10 @@ def reduce(ctx: Context, s: Reduce) -> None:
     position = _position(s)
     total = math.prod(a.extent if isinstance(a.extent, int) else 1 << 40 for a in axes)
     r = Reducer(ctx, s, dtypes.i32 if total < 1 << 31 else dtypes.i64)
-    if ctx.lanes > 1 or len(ctx.copies) > 1:
+    if any(a.extent == 0 for a in axes):
+        for _ in ctx.each_copy():
+            _finish(ctx, s, r, ctx.lanes, r.start(ctx.lanes))
+    elif ctx.lanes > 1 or len(ctx.copies) > 1:
         states = _each_lane(ctx, s, r, axes, position)
         for k in ctx.each_copy():
             _finish(ctx, s, r, ctx.lanes, states[k - ctx.copies.start])
@@ -214,6 +220,7 @@ def _across(ctx: Context, s: Reduce, r: Reducer, axes: list[Axis], position: Exp
         states = _loops(ctx, r, 1, axes, [r.start(1)], lambda now: _take(ctx, s, r, now, position))
         return states[0]
     also = [ctx.facts.linear(position)] if r.is_arg else []
+    r.in_order = lane is axes[-1]
     axes, lane = vector.collapsed(ctx, axes, lane, Store(s.dst, s.index, s.value), also)
     strip = _Strip(ctx, s, r, lane, position)
     outer = [a for a in axes if a is not strip.axis]
