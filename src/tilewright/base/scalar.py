@@ -238,7 +238,8 @@ def maximum(x: Expr | Number, y: Expr | Number) -> Expr:
 def children(e: Expr) -> tuple[Expr, ...]:
     """The sub-expressions of any node, a tile `Load` included: every `Expr` or tuple of `Expr` among its fields."""
     found: list[Expr] = []
-    for name in e.__match_args__:
+    fields: tuple[str, ...] = e.__match_args__
+    for name in fields:
         value = getattr(e, name)
         if isinstance(value, Expr):
             found.append(value)

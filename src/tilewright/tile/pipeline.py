@@ -17,10 +17,11 @@ from ..graph.ir import Graph, InputAttrs, Node, Shape, TensorType
 from ..graph.ops.contract import AttentionAttrs
 from ..graph.ops.opaque import GetitemAttrs
 from ..graph.passes.folded import folded_nodes
-from .fuse import Group, Partition, new_group, partition
+from .fuse import Group, Partition, is_virtual, new_group, partition
 from .ir import Kernel
 from .lower.attention import lower_attention
 from .lower.context import Context, Lowered
+from .lower.checks import Check, check_kernel, check_of
 from .lower.contract import lower_contract, operands
 from .lower.index import scatter_steps
 from .lower.inline import Inliner, external_reads
@@ -65,6 +66,7 @@ class _Lowering:
         self.folded: list[Step] = []
         self.cache: dict[object, Cached] = {}
         self.kernels: dict[Kernel, Kernel] = {}
+        self.checked: set[tuple[Node, int | None]] = set()
 
     def run(self) -> Program:
         for i, n in enumerate(self.graph.inputs):
@@ -94,7 +96,25 @@ class _Lowering:
             if kept:
                 found[group] = kept
                 wanted.update(external_reads(self.parts, group))
+                wanted.update(self.parts.base(c.node) for c in self._checks(group))
         return found
+
+    # --- checks ---
+
+    def _checks(self, group: Group) -> list[Check]:
+        """What must hold of operands, those that are constants or ranges aside."""
+        found = [check_of(n) for n in (*group.members, *group.inlined)]
+        return [c for c in found if c is not None and not is_virtual(self.parts.base(c.node))]
+
+    def _check(self, check: Check, folded: bool) -> None:
+        """Assert it, once. An operand that this very group computes is looked at by a kernel of its own, which computes it too."""
+        if (check.node, check.size) in self.checked:
+            return
+        self.checked.add((check.node, check.size))
+        view, _ = self.view_of(check.node, folded)
+        kernel = check_kernel(view, check.size)
+        into = self.folded if folded else self.steps
+        into.append(Launch(self.kernels.setdefault(kernel, kernel), (Arg(self.all[view.value.id], view.offset),)))
 
     # --- memory ---
 
@@ -156,6 +176,8 @@ class _Lowering:
             self._call(group)
             return
         targets = {n: self._kept(group, n) for n in kept}
+        for check in self._checks(group):
+            self._check(check, group.folded)
         if math.prod(group.shape) != 0 or group.kind == "rows":
             match group.kind:
                 case "rows":
@@ -163,7 +185,7 @@ class _Lowering:
                 case "contract":
                     assert group.core is not None
                     a = group.core.args[0]
-                    sides = operands(group.core, lambda n: self.view_of(n, as_rows=n is a))
+                    sides = operands(group.core, lambda n: self.view_of(n, group.folded, as_rows=n is a))
                     self._launch(group, targets, lambda c: lower_contract(group, c, sides), sides.structure)
                 case "attention":
                     self._attention(group, targets)

@@ -1,0 +1,52 @@
+"""What eager would refuse by looking at the data: an index out of range, a division of integers by zero.
+
+In: a node that a kernel computes. Out: the conditions on its operands, and kernels that assert them, which run before it.
+A launch that fails makes the call run in eager, whose error the caller then sees. Must not know fusion or memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass
+
+from ...base.scalar import Expr
+from ...graph.ir import Node
+from ...graph.ops.index import GATHER, TAKE, DimAttrs
+from ...graph.ops.pointwise import FLOORDIV, MOD, QUOT, REM
+from ..builder import KernelBuilder
+from ..ir import Kernel
+from ..program import View
+from .space import static
+
+DIVISIONS = (FLOORDIV, MOD, QUOT, REM)
+
+
+@dataclass(frozen=True)
+class Check:
+    """Every element of `node` lies in [0, size), or, where `size` is None, differs from zero."""
+
+    node: Node
+    size: int | None
+
+
+def check_of(n: Node) -> Check | None:
+    """The condition under which `n` can be computed, if it has one."""
+    if n.op in (TAKE, GATHER):
+        assert isinstance(n.attrs, DimAttrs)
+        return Check(n.args[1], static(n.args[0].shape[n.attrs.dim])[0])
+    if n.op in DIVISIONS and n.dtype.is_integer:
+        return Check(n.args[1], None)
+    return None
+
+
+def check_kernel(view: View, size: int | None) -> Kernel:
+    """One block that looks at every element of the view."""
+    b = KernelBuilder("check_index" if size is not None else "check_divisor")
+    x = b.param("x", view.value.dtype, view.shape, view.strides)
+    nest = b.parallel(*view.shape) if view.shape else contextlib.nullcontext(())
+    with nest as index:
+        value = x[index]
+        fine: Expr = value.ne(0) if size is None else (value >= 0) & (value < size)
+        b.check(fine, "integer division by zero" if size is None else f"an index lies outside 0 to {size - 1}")
+    return b.build(cost=math.prod(static(*view.shape)) / 8)
