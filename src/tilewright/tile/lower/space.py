@@ -190,7 +190,12 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def matched_groups(a: Sequence[int], b: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Dimensions of two shapes of one size, paired in the smallest groups of equal product. Dimensions of 1 are left out."""
+    """Dimensions of two shapes of one size, paired in the smallest groups of equal product. Dimensions of 1 are left out.
+
+    Shapes without elements have no groups: no index into them matters.
+    """
+    if 0 in a or 0 in b:
+        return []
     left = [i for i, s in enumerate(a) if s != 1]
     right = [i for i, s in enumerate(b) if s != 1]
     groups: list[tuple[list[int], list[int]]] = []
