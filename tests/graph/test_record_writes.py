@@ -6,6 +6,7 @@ from torch import nn
 
 from graph.recording import check, run
 from tilewright.base.errors import RecordError
+from tilewright.graph import strides as st
 from tilewright.graph.record import record
 
 F = torch.nn.functional
@@ -347,6 +348,52 @@ def test_eagers_own_errors(fn):
         got = run(record(fn, (x,)), (x.clone(),))
         if want is not None:
             assert torch.equal(got, want)
+
+
+def test_a_write_that_reads_its_own_memory_in_another_order():
+    """Eager refuses some of these, and leaves the result of others to its loops."""
+    with pytest.raises(RecordError, match="another order"):
+        record(lambda x: x.add_(x.t()), (a(8, 8)[::2, ::2],))
+    with pytest.raises(RuntimeError, match="single memory location"):
+        record(lambda x: x.add_(x.t()), (a(4, 4),))
+    check(lambda x: x[:, :2].add_(x[:, 2:]), a(3, 4))
+    check(lambda x: x[:, ::2].copy_(x[:, 1::2]), a(3, 4))
+    check(lambda x: x.add_(x), a(3, 4))
+
+
+def test_intersections_are_exact():
+    """Against the sets of places, for small shapes."""
+
+    def places(g):
+        shape, strides, offset = g
+        found = {offset}
+        for n, s in zip(shape, strides, strict=True):
+            found = {p + i * s for p in found for i in range(n)}
+        return found
+
+    shapes = [
+        ((3, 2), (4, 1)),
+        ((2, 2), (2, 5)),
+        ((4,), (3,)),
+        ((2, 3, 2), (6, 2, 1)),
+        ((2, 0), (1, 1)),
+        ((3, 3), (0, 2)),
+        ((1,), (7,)),
+    ]
+    for one in shapes:
+        for two in shapes:
+            for offset in range(9):
+                g, h = (*one, 2), (*two, offset)
+                assert st.intersect(g, h) == bool(places(g) & places(h))
+    for shape, strides in [
+        *shapes,
+        ((3, 2), (2, 3)),
+        ((3, 3), (2, 3)),
+        ((4, 2), (2, 3)),
+        ((2, 2, 2), (3, 4, 7)),
+        ((4, 4), (5, 3)),
+    ]:
+        assert st.may_overlap(shape, strides) == (len(places((shape, strides, 0))) < torch.Size(shape).numel())
 
 
 def test_buffers_are_written_as_effects():

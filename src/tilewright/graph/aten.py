@@ -317,8 +317,7 @@ def _in_place_rule(functional: OpOverload) -> Rule:
         for name, _, only in private.parameters(functional)[len(args) :]:
             if not only and name not in missing and name not in kwargs:
                 args = (*args, own[name])
-        if st.overlaps_itself(target.sizes, target.strides) or _shares(recorder, target, args[1:]):
-            eager_error(recorder, func, args, kwargs)
+        check_operands(recorder, func, target, args, kwargs)
         if random and _strided(target):
             result = _drawn_in_memory_order(recorder, functional, (target, *args[1:]), kwargs)
         else:
@@ -329,14 +328,31 @@ def _in_place_rule(functional: OpOverload) -> Rule:
     return rule
 
 
-def _shares(recorder: Recorder, target: Fake, others: Args) -> bool:
-    """Whether another operand looks at the target's memory in another way."""
-    for other in others:
-        if type(other) is Fake and other.memory is target.memory and other is not target:
-            return True
-        if type(other) in (list, tuple) and _shares(recorder, target, other):
-            return True
-    return False
+def check_operands(recorder: Recorder, func: OpOverload, target: Fake, args: Args, kwargs: Kwargs) -> None:
+    """A write may not read its own memory in another order: eager refuses it, or gives what its loops happen to give."""
+    mine = _geometry(target)
+    others = [_geometry(f) for f in _fakes_in((*args, *kwargs.values())) if f.memory is target.memory]
+    if st.overlaps_itself(target.sizes, target.strides):
+        eager_error(recorder, func, args, kwargs)
+    elif any(other != mine and st.intersect(mine, other) for other in others):
+        eager_error(recorder, func, args, kwargs)
+        refuse(str(func), "it reads the memory that it writes in another order", "clone the operand that is read")
+
+
+def _geometry(x: Fake) -> st.Geometry:
+    """Where its elements lie; dims of size 1 do not matter."""
+    dims = [(n, s) for n, s in zip(x.sizes, x.strides) if n != 1]
+    return tuple(n for n, _ in dims), tuple(s for _, s in dims), x.offset
+
+
+def _fakes_in(values: Args) -> list[Fake]:
+    found: list[Fake] = []
+    for v in values:
+        if type(v) is Fake:
+            found.append(v)
+        elif type(v) in (list, tuple):
+            found += _fakes_in(v)
+    return found
 
 
 def assign(recorder: Recorder, func: OpOverload, target: Fake, result: Fake, args: Args, kwargs: Kwargs) -> None:

@@ -110,19 +110,13 @@ def _lift_fresh(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict
 # --- writes -----------------------------------------------------------------------------------------------------------
 
 
-def _checked_target(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Fake:
-    target = _fake(recorder, args[0])
-    if st.overlaps_itself(target.sizes, target.strides):
-        eager_error(recorder, func, args, kwargs)
-    return target
-
-
 def _copy_(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Fake:
-    target, source = _checked_target(recorder, func, args, kwargs), _fake(recorder, args[1])
+    from .aten import check_operands
+
+    target, source = _fake(recorder, args[0]), _fake(recorder, args[1])
     if source is target:
         return target
-    if source.memory is target.memory:
-        eager_error(recorder, func, args, kwargs)
+    check_operands(recorder, func, target, (target, source, *args[2:]), kwargs)
     node, mine = fk.value(source), fk.value(target)
     if "complex" in (node.dtype.kind, mine.dtype.kind) and node.dtype is not mine.dtype:
         refuse(str(func), "a conversion from or to complex numbers has no row")

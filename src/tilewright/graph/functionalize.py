@@ -50,7 +50,7 @@ class Step:
                 return SLICE_SCATTER(x, new, dim=dim, start=start, stop=stop, step=step)
             case view.ExpandAttrs(shape) if math.prod(shape) == math.prod(self.before):
                 return view.RESHAPE(new, shape=self.before)
-            case view.AsStridedAttrs(shape, strides, offset) if not st.may_overlap(shape, strides):  # type: ignore[arg-type]
+            case view.AsStridedAttrs(shape, strides, offset) if not st.may_overlap(shape, strides):
                 return AS_STRIDED_SCATTER(x, new, strides=strides, offset=offset)
         raise Unsupported("it writes through a view in which several elements share one place")
 
@@ -177,10 +177,6 @@ class Place:
             and st.is_dense(m.shape, m.strides)
         )
 
-    @property
-    def interval(self) -> tuple[int, int]:
-        return self.offset, self.offset + st.span(self.shape, self.strides)
-
 
 class Results:
     """The graph's outputs: results that share memory become aliases, of an input or of the output that holds it all."""
@@ -222,10 +218,10 @@ class Results:
 
 
 def _independent(places: list[Place]) -> bool:
-    """Whether memory of their own serves the results as well: no place is shared, within one or between two."""
+    """Whether memory of their own serves the results as well: no place is shared, and none would have gaps for the others."""
     if any(st.may_overlap(p.shape, p.strides) for p in places):
         return False
-    intervals = sorted(p.interval for p in places)
+    intervals = sorted((p.offset, p.offset + st.span(p.shape, p.strides)) for p in places)
     return all(a[1] <= b[0] for a, b in zip(intervals, intervals[1:]))
 
 

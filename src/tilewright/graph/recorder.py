@@ -21,6 +21,7 @@ from torch import nn
 
 from ..base.errors import Location, RecordError, TilewrightError, UnsupportedTensor
 from . import fake as fk
+from . import strides as st
 from . import torch_private as private
 from .fake import Fake
 from .functionalize import Chain, Memory, Unsupported
@@ -161,7 +162,9 @@ class Recorder:
         self._check(tensor, source)
         index = len(self.nodes)
         shape, strides, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
-        attrs = InputAttrs(index, _name(source, index), _kind(source, tensor, self.freeze), TensorType(FROM_TORCH[tensor.dtype], shape))
+        attrs = InputAttrs(
+            index, _name(source, index), _kind(source, tensor, self.freeze), TensorType(FROM_TORCH[tensor.dtype], shape)
+        )
         node = INPUT(**{f: getattr(attrs, f) for f in ("index", "name", "kind", "type")})
         grad = tensor.requires_grad
         memory = Memory(node, shape, strides, offset, source=index, tracked=grad, leaf=grad and tensor.is_leaf, initial=node)
@@ -256,9 +259,20 @@ class Recorder:
         if memory.source is not None:
             self.check_unshared(memory, what)
         try:
-            fk.write(target, node)
+            self._write(target, node)
         except Unsupported as e:
             refuse(what, str(e))
+
+    def _write(self, target: Fake, node: Node) -> None:
+        """Backwards along the view's chain; where that is impossible (a part of a repeated dim), by its places in memory."""
+        memory = target.memory
+        try:
+            fk.write(target, node)
+        except Unsupported:
+            if st.may_overlap(target.sizes, target.strides) or memory.opaque:
+                raise
+            target.chain = memory.flat().strided(target.sizes, target.strides, target.offset - memory.offset).chain
+            fk.write(target, node)
 
     def check_unshared(self, memory: Memory, what: str) -> None:
         """Another input in the same storage would see the write: that is not recorded."""

@@ -89,13 +89,65 @@ def span(shape: Sizes, strides: Sizes) -> int:
     return 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides))
 
 
+@functools.lru_cache(maxsize=4096)
 def may_overlap(shape: Sizes, strides: Sizes) -> bool:
-    """Whether two elements may share a place: false only where nested strides prove that none do."""
+    """Whether two elements share a place; true too where a search of bounded length does not tell."""
+    if 0 in shape:
+        return False
+    dims = sorted((s, n) for n, s in zip(shape, strides) if n > 1)
     reach = 0
-    for s, n in sorted((s, n) for n, s in zip(shape, strides) if n != 1):
+    for s, n in dims:
         if s <= reach:
-            return 0 not in shape
+            break
         reach += (n - 1) * s
+    else:
+        return False  # each dim steps over all that the smaller ones reach
+    if dims[0][0] == 0:
+        return True
+    return _solvable([(s, 1 - n, n - 1) for s, n in reversed(dims)], 0, True)
+
+
+Geometry = tuple[Sizes, Sizes, int]  # shape, strides, offset
+
+
+def intersect(a: Geometry, b: Geometry) -> bool:
+    """Whether two tensors in one memory have a place in common; true where a search of bounded length does not tell.
+
+    A common place solves sum(stride * step) = distance, the steps of `a` forward and those of `b` backward.
+    """
+    if 0 in a[0] or 0 in b[0]:
+        return False
+    steps: dict[int, tuple[int, int]] = {}
+    for sign, (shape, strides, _) in ((1, a), (-1, b)):
+        for n, s in zip(shape, strides):
+            if n > 1 and s:
+                low, high = steps.get(s, (0, 0))
+                steps[s] = (low, high + n - 1) if sign > 0 else (low - n + 1, high)
+    return _solvable(sorted(((s, *bounds) for s, bounds in steps.items()), reverse=True), b[2] - a[2], False)
+
+
+def _solvable(terms: list[tuple[int, int, int]], distance: int, moving: bool, budget: int = 10_000) -> bool:
+    """Whether sum(s * step) = distance for steps within bounds, given as (s, lowest, highest), s falling.
+
+    `moving`: the solution of no steps does not count. A depth-first search; true where it exceeds the budget.
+    """
+    rest = [(sum(s * low for s, low, _ in terms[k:]), sum(s * high for s, _, high in terms[k:])) for k in range(len(terms) + 1)]
+    todo = [(0, distance, not moving)]
+    while todo:
+        k, left, moved = todo.pop()
+        if not rest[k][0] <= left <= rest[k][1]:
+            continue
+        if k == len(terms):
+            if moved:
+                return True
+            continue
+        s, low, high = terms[k]
+        first = max(low, -((rest[k + 1][1] - left) // s))
+        last = min(high, (left - rest[k + 1][0]) // s)
+        budget -= max(0, last - first + 1)
+        if budget < 0:
+            return True
+        todo += [(k + 1, left - s * step, moved or step != 0) for step in range(first, last + 1)]
     return False
 
 

@@ -17,7 +17,6 @@ from torch import _ops, overrides
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-
 TorchFunctionMode: TypeAlias = overrides.TorchFunctionMode
 
 
