@@ -15,6 +15,7 @@ import golden
 
 _CACHE = tempfile.mkdtemp(prefix="tilewright-tests-")
 os.environ["TW_CACHE_DIR"] = _CACHE  # before anything reads the settings
+os.environ["TW_VERIFY"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 

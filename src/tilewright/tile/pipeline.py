@@ -20,8 +20,8 @@ from ..graph.passes.folded import folded_nodes
 from .fuse import Group, Partition, is_virtual, new_group, partition
 from .ir import Kernel
 from .lower.attention import lower_attention
-from .lower.context import Context, Lowered
 from .lower.checks import Check, check_kernel, check_of
+from .lower.context import Context, Lowered
 from .lower.contract import lower_contract, operands
 from .lower.index import scatter_steps
 from .lower.inline import Inliner, external_reads
@@ -107,7 +107,7 @@ class _Lowering:
         return [c for c in found if c is not None and not is_virtual(self.parts.base(c.node))]
 
     def _check(self, check: Check, folded: bool) -> None:
-        """Assert it, once. An operand that this very group computes is looked at by a kernel of its own, which computes it too."""
+        """Assert it, once."""
         if (check.node, check.size) in self.checked:
             return
         self.checked.add((check.node, check.size))

@@ -150,6 +150,9 @@ class _Run:
                 self._atomic(s, frame)
             case ir.Parallel():
                 self._parallel(s, frame)
+            case ir.Assert(cond, message):
+                if not np.all(self._eval(cond, frame)):
+                    self.fault(f"assertion failed: {message}")
             case _ if frame.parallel:
                 self.fault(f"{type(s).__name__} is not allowed inside Parallel")
             case _:
@@ -181,9 +184,6 @@ class _Run:
                 raise _Break
             case ir.Continue():
                 raise _Continue
-            case ir.Assert(cond, message):
-                if not bool(np.all(self._eval(cond, frame))):
-                    self.fault(f"assertion failed: {message}")
             case ir.Print(message, args):
                 print(message, *(self._eval(a, frame) for a in args))
             case ir.Sync():

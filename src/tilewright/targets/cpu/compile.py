@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...base import errors
+from ...base import config, errors
 from .isa import Isa
 
 if TYPE_CHECKING:
@@ -52,11 +52,7 @@ def assembly(text: str, isa: Isa) -> str:
 def check(text: str, isa: Isa) -> None:
     """Run LLVM's verifier over a module. Raises `errors.CompileError`; for tests and debugging, compiling skips it."""
     with _LOCK:
-        module = _parsed(text, isa)
-        try:
-            module.verify()
-        except RuntimeError as e:
-            raise errors.CompileError(reason=str(e)) from e
+        _verify(_parsed(text, isa))
 
 
 def load(objects: Sequence[bytes], symbols: Sequence[str], imports: Mapping[str, int] | None = None) -> Image:
@@ -101,7 +97,16 @@ def _parsed(text: str, isa: Isa) -> Any:
     except RuntimeError as e:
         raise errors.CompileError(reason=str(e)) from e
     module.triple = isa.triple
+    if config.get().verify:
+        _verify(module)
     return module
+
+
+def _verify(module: Any) -> None:
+    try:
+        module.verify()
+    except RuntimeError as e:
+        raise errors.CompileError(reason=str(e)) from e
 
 
 _MACHINES: dict[tuple[str, str, str], llvm.TargetMachine] = {}
