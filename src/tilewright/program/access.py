@@ -136,7 +136,7 @@ def _native_attribute(cx: Capture, o: Any, name: str) -> Any:
     if type(o) in (types.FunctionType, types.MethodType) and name not in ("__self__", "__func__"):
         return _function_attribute(cx, o, name)
     value = getattr(o, name)
-    if callable(value) or is_atom(value):
+    if callable(value) or is_atom(value) or isinstance(o, types.CodeType):
         return value
     if is_opaque(o) or (id(o) in cx.outside.known and type(o) not in CONTAINERS and not isinstance(o, types.MethodType | functools.partial)):
         raise Break("object", f"{type(o).__name__}.{name}")
@@ -244,11 +244,17 @@ def plain_set_attribute(cx: Capture, o: Any, name: str, value: Any) -> None:
     elif attributes is None or not (is_python_class(cls) or cls is types.FunctionType):
         raise Break("effect", f"{cls.__name__}.{name} is set")
     else:
+        if not cx.effects.is_written(attributes, name) and type(attributes.get(name, MISSING)) in (bool, type(None), str):
+            cx.outside.attribute(known, attributes, name)
+            cx.effects.guarded.add((id(attributes), name))
         cx.effects.set_attribute(o, attributes, name, value)
 
 
 def _set_module_attribute(cx: Capture, o: nn.Module, name: str, value: Any) -> None:
     tables = o.__dict__
+    if id(o) not in cx.outside.known and "_parameters" in tables and type(look_up(type(o), name)) is not property:
+        nn.Module.__setattr__(o, name, value)
+        return
     if isinstance(value, nn.Module) or (type(value) is Fake and isinstance(cx.real(value), nn.Parameter)):
         raise Break("effect", f"{type(o).__name__}.{name} becomes a module or parameter")
     if name in tables.get("_parameters", ()) or name in tables.get("_modules", ()):

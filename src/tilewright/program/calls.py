@@ -147,9 +147,9 @@ def _construct(cx: Capture, cls: type, args: list[Any], kwargs: dict[str, Any]) 
         if issubclass(cls, torch.Tensor):
             raise Break("operation", f"a {cls.__name__} is made")
         return _run(cx, cls, args, kwargs)  # an Enum
-    if issubclass(cls, nn.Module | torch.Tensor):
+    if issubclass(cls, torch.Tensor):
         raise Break("operation", f"a {cls.__name__} is made")
-    if cls.__module__.partition(".")[0] == "torch" and not issubclass(cls, BaseException):
+    if cls.__module__.partition(".")[0] == "torch" and not issubclass(cls, BaseException | nn.Module):
         return _run(cx, cls, args, kwargs)  # a context such as no_grad
     new, init = cx.class_lookup(cls, "__new__"), cx.class_lookup(cls, "__init__")
     new = new.__func__ if isinstance(new, staticmethod) else new

@@ -150,8 +150,8 @@ class Captured:
 class Capture:
     """The state of one capture, and what frames ask of it."""
 
-    def __init__(self, nargs: int, kwnames: tuple[str, ...], stop: int = -1) -> None:
-        self.recorder = Recorder({})
+    def __init__(self, nargs: int, kwnames: tuple[str, ...], stop: int = -1, freeze: bool = False) -> None:
+        self.recorder = Recorder({}, freeze=freeze)
         self.effects = Effects()
         self.rows = Rows(nargs, kwnames, torch.is_grad_enabled())
         self.outside = Outside(self.recorder, self.rows, self.effects)
@@ -368,6 +368,7 @@ class Capture:
                 if end[0] not in (RETURN, STOP):
                     raise Break("coroutine", "a generator function is compiled")
             after = _states()
+            self.effects.journal = self.effects.settled()
             if not torch.equal(rng, torch.get_rng_state()):
                 raise Break("random", "torch's random state changed")
             if self.recorder.refusal is not None:

@@ -223,7 +223,8 @@ class CompiledFunction(native.Dispatcher):
     def _captured_entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> native.Entry:
         """As `new_entry`, by interpreting bytecode. Raises UserError where the program itself raises."""
         try:
-            return units.compile_entry(self.program, lambda stop: start.capture_call(self.fn, args, kwargs, stop))
+            freeze = self.options.freeze
+            return units.compile_entry(self.program, lambda stop: start.capture_call(self.fn, args, kwargs, stop, freeze))
         except Break as b:
             raise error_of(b) from None
 

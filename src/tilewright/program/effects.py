@@ -35,6 +35,7 @@ class Effects:
         self._before: dict[int, tuple[Any, Any]] = {}
         self._written: dict[int, set[Any]] = {}
         self._undo: list[Callable[[], None]] = []
+        self.guarded: set[tuple[int, str]] = set()  # attributes whose first value a guard compares
 
     # --- what was changed ---
 
@@ -58,6 +59,30 @@ class Effects:
             copy = container.copy()
             self._before[id(container)] = container, copy
             self._undo.append(lambda: _put_back(container, copy))
+
+    def settled(self) -> list[Effect]:
+        """The journal without assignments of attributes that later ones undo or overwrite; to be asked before `restore`."""
+        last: dict[tuple[int, str], int] = {}
+        for n, effect in enumerate(self.journal):
+            if effect.function is object.__setattr__ or effect.function is object.__delattr__:
+                last[id(effect.operands[0]), effect.operands[1]] = n
+        kept = []
+        for n, effect in enumerate(self.journal):
+            if effect.function is object.__setattr__ or effect.function is object.__delattr__:
+                o, name = effect.operands[:2]
+                if last[id(o), name] != n or self._is_undone(effect):
+                    continue
+            kept.append(effect)
+        return kept
+
+    def _is_undone(self, effect: Effect) -> bool:
+        """Whether an attribute ends as it began, and a guard says how it began."""
+        if effect.function is object.__delattr__:
+            return False
+        o, name, value = effect.operands
+        attributes = getattr(o, "__dict__", None)
+        saved = self._before.get(id(attributes))
+        return saved is not None and name in saved[1] and saved[1][name] is value and (id(attributes), name) in self.guarded
 
     def restore(self) -> None:
         """Put everything back."""

@@ -82,7 +82,9 @@ class Rebuild:
             return True
         if isinstance(v, type):
             return v not in self.cx.new_classes or True
-        if isinstance(v, types.ModuleType | types.BuiltinFunctionType | types.CodeType | nn.Module | torch.finfo | torch.iinfo):
+        if isinstance(v, nn.Module):
+            return not self.cx.is_new(v)
+        if isinstance(v, types.ModuleType | types.BuiltinFunctionType | types.CodeType | torch.finfo | torch.iinfo):
             return not isinstance(v, types.BuiltinFunctionType) or isinstance(v.__self__, types.ModuleType | type | None)
         if isinstance(v, types.FunctionType):
             return not self.cx.is_new(v)

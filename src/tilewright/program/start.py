@@ -18,7 +18,7 @@ from .opcodes import UNSET
 from .units import read_argument
 
 
-def capture_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], stop: int = -1) -> Captured:
+def capture_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], stop: int = -1, freeze: bool = False) -> Captured:
     """Interpret `fn(*args, **kwargs)` up to the stop-th instruction of its own (-1: to its end). Raises Break, UserError."""
     kwnames = tuple(kwargs)
 
@@ -33,7 +33,7 @@ def capture_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], stop: i
         slots = cx.bind(function, [*first, *values], named)
         return new_frame(cx, function, slots, 0)
 
-    return Capture(len(args), kwnames, stop).run(start)
+    return Capture(len(args), kwnames, stop, freeze).run(start)
 
 
 def _invoke(f, args, kwargs):  # type: ignore[no-untyped-def]

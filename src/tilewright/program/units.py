@@ -153,7 +153,7 @@ class Rest(native.Dispatcher):
             frame.stack, frame.at = stack, self.place.at
             return frame
 
-        return Capture(len(args), (), stop).run(start)
+        return Capture(len(args), (), stop, self.program.options.freeze).run(start)
 
 
 def read_argument(outside: Outside, value: Any, slot: int, name: str) -> Any:
