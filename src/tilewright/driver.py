@@ -107,7 +107,8 @@ def build(graph: Graph, options: config.Options, stages: log.Stages) -> Executab
         if store is not None:
             store.put(key, {"recipe": compiled.recipe.to_json().encode(), "object": compiled.object_file})
     with stages.stage("load"):
-        return Executable(compiled.recipe, compiled.object_file, functools.partial(_text, captured, target, options), options.freeze)
+        text = functools.partial(_text, captured, target, options)
+        return Executable(compiled.recipe, compiled.object_file, text, options.freeze)
 
 
 def lowered(captured: Captured, target: Target, options: config.Options, stages: log.Stages, dump: Dump) -> Lowered:

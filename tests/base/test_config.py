@@ -74,7 +74,7 @@ def test_override_stays_in_its_thread() -> None:
 
 def test_options() -> None:
     assert Options.parse(None) == Options.parse({}) == Options()
-    assert Options.parse({"library": False, "rng": "fast", "recompile_limit": 64}) == Options(False, "fast", recompile_limit=64)
+    assert Options.parse({"library": False, "freeze": True, "recompile_limit": 64}) == Options(False, True, recompile_limit=64)
     assert hash(Options()) == hash(Options.parse({"freeze": False}))
 
 
@@ -84,8 +84,8 @@ def test_options() -> None:
         ({"libary": False}, errors.UnknownOption, "did you mean 'library'"),
         ({3: False}, errors.UnknownOption, "unknown option 3"),
         ({"library": 1}, errors.OptionError, "option library: expected True or False, got 1"),
-        ({"rng": "slow"}, errors.OptionError, "'eager' or 'fast'"),
-        ({"rng": None}, errors.OptionError, "'eager' or 'fast'"),
+        ({"capture": "slow"}, errors.OptionError, "'record' or 'bytecode'"),
+        ({"capture": None}, errors.OptionError, "'record' or 'bytecode'"),
         ({"recompile_limit": 0}, errors.OptionError, "from 1 up"),
         ({"recompile_limit": True}, errors.OptionError, "from 1 up"),
         ({"recompile_limit": 2.0}, errors.OptionError, "from 1 up"),

@@ -143,10 +143,11 @@ class Options:
     """What `tw.compile(..., options={...})` may say. Part of the key of compiled code."""
 
     library: bool = _option(True, "whether a library call (torch.mm, oneDNN) may stand where it is faster than own code")
-    rng: str = _option("eager", "random numbers: those of eager, or drawn inside kernels", choices=("eager", "fast"))
     freeze: bool = _option(False, "whether parameters may be taken never to change")
     recompile_limit: int = _option(16, "entries kept for one function; calls that fit none then run in eager", least=1)
-    capture: str = _option("record", "how Python is captured: by running it once, or by its bytecode", choices=("record", "bytecode"))
+    capture: str = _option(
+        "record", "how Python is captured: by running it once, or by its bytecode", choices=("record", "bytecode")
+    )
     cpu: str | None = _option(None, "instruction set to compile for instead of this machine's: x86-64-v4, x86-64-v3, aarch64")
 
     @staticmethod

@@ -24,7 +24,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from ..base import scalar
 from ..base.dtypes import DType

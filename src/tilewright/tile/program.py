@@ -60,7 +60,7 @@ class Arg:
 
 @dataclass(frozen=True)
 class Launch:
-    """Run `kernel` with one argument a parameter; `scalars` are the sizes it takes. Kernels are shared: equal ones compile once."""
+    """Run `kernel` with one argument a parameter; `scalars` are the sizes it takes. Equal kernels are compiled once."""
 
     kernel: Kernel
     args: tuple[Arg, ...]
