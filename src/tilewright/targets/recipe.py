@@ -157,7 +157,7 @@ def make_recipe(plan: Plan, scratch_bytes: int, graph_text: Callable[[Graph], st
 
 
 def call_graph(call: Call) -> Graph:
-    """The graph of this one operator: an input for each operand, an output for each result, strides as the call has them."""
+    """The graph of this one operator: an input for each operand, an output for each kept result, strides as the call has them."""
     node = call.node
     inputs = tuple(_input(k, a.tensor) for k, a in enumerate(node.args))
     inner = Node(node.op, inputs, node.attrs, node.type)
@@ -165,7 +165,7 @@ def call_graph(call: Call) -> Graph:
     if isinstance(node.type, TupleType):
         from ..graph.ops.opaque import GETITEM
 
-        results = [GETITEM(inner, index=k) for k in range(len(node.type.items))]
+        results = [GETITEM(inner, index=k) for k in call.items or range(len(node.type.items))]
     outputs = tuple(Output(r, v.strides) for r, v in zip(results, call.results, strict=True))
     return Graph(inputs, outputs, tuple(a.strides for a in call.args))
 

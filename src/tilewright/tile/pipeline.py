@@ -230,14 +230,17 @@ class _Lowering:
         assert node is not None
         seen = [self.view_of(a)[0] for a in node.args]
         args = tuple([dataclasses.replace(v, value=self.all[v.value.id]) for v in seen])
-        types = (node.type,) if isinstance(node.type, TensorType) else node.type.items
+        taken = {m.attrs.index for m in group.members if isinstance(m.attrs, GetitemAttrs)}
+        # What nobody takes need not even be a tensor; one result is kept, so that an operator with effects runs.
+        items = tuple(sorted(taken)) or (0,)
+        types = (node.type,) if isinstance(node.type, TensorType) else tuple(node.type.items[k] for k in items)
         results = tuple(self._value(t, row_major(static(*t.shape)), Storage.TEMP, name=node.op.name) for t in types)
         if isinstance(node.type, TensorType):
             self.values[node] = results[0]
         for m in group.members:
             if isinstance(m.attrs, GetitemAttrs):
-                self.values[m] = results[m.attrs.index]
-        self.steps.append(Call(node, args, results, False))
+                self.values[m] = results[items.index(m.attrs.index)]
+        self.steps.append(Call(node, args, results, False, items))
 
     # --- kernels ---
 

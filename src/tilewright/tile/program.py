@@ -87,13 +87,15 @@ class View:
 class Call:
     """Run `node` by eager torch: for want of a row (`library` False), or because the schedule chose the library.
 
-    Results are copied into `results` unless the operator writes there itself.
+    Results are copied into `results` unless the operator writes there itself. `items`: which of the node's results those are,
+    of several; empty for all of them.
     """
 
     node: Node
     args: tuple[View, ...]
     results: tuple[Value, ...]
     library: bool
+    items: tuple[int, ...] = ()
 
     def reads(self) -> tuple[Value, ...]:
         return tuple(a.value for a in self.args)
