@@ -52,6 +52,14 @@ def test_epilogue_that_reads_the_product_many_times() -> None:
     assert kernels(b.graph(pointwise.MUL(y, pointwise.TANH(pointwise.ADD(y, cube))))) == ["matmul_add_mul_tanh"]
 
 
+def test_epilogue_in_another_shape() -> None:
+    """A 1x1 convolution: the bias is added to an image, the product is a matrix."""
+    b = Builder()
+    y = contract.MATMUL(b.parameter(3, 24), view.RESHAPE(b.input(2, 24, 8, 20), shape=(2, 24, 160)))
+    image = view.RESHAPE(y, shape=(2, 3, 8, 20))
+    assert kernels(b.graph(pointwise.RELU(pointwise.ADD(image, b.input(3, 1, 1))))) == ["matmul_add_relu"]
+
+
 def test_residual_and_several_results() -> None:
     b = Builder()
     x = b.input(9, 24)

@@ -20,7 +20,7 @@ MOST_SPLITS = 12
 MOST_BOXES = 8
 
 
-@dataclass
+@dataclass(eq=False)
 class Domain:
     """`dims[i]`: the variables (with extents) that dimension i of the group's shape is split into, outermost first.
 
@@ -61,12 +61,11 @@ def build(group: Group, factors: Factors) -> Domain:
     return Domain(space, dims, tuple(domain), index)
 
 
-def refined(group: Group, probe: Callable[[Domain], None]) -> Domain:
+def refined(group: Group, probe: Callable[[Domain], object]) -> Domain:
     """The coarsest domain on which the indices that `probe` computes are affine, as far as splitting can make them so."""
     factors: Factors = [[s] for s in group.shape]
     domain = build(group, factors)
     for _ in range(MOST_SPLITS):
-        domain.space.splits.clear()
         probe(domain)
         if not _split(domain, factors):
             break

@@ -30,19 +30,29 @@ def lower_pointwise(group: Group, context: Context) -> list[Lowered]:
     return _Pointwise(group, context).lower()
 
 
+@dataclass(frozen=True)
+class _Probe:
+    """The forms that the results depend on, the cuts that would simplify them, and the work of one vector of elements."""
+
+    trace: Trace
+    cuts: tuple[tuple[Var, int], ...]
+    cycles: float
+
+
 class _Pointwise:
     def __init__(self, group: Group, context: Context) -> None:
         self.group, self.context = group, context
         self.members = [m for m in group.members if m in context.targets]
+        self.probes: dict[tuple[Domain, tuple[object, ...]], _Probe] = {}
         self.here = set(group.inlined) if group.kind == "copy" else {*group.members, *group.inlined}
 
     def lower(self) -> list[Lowered]:
-        domain = refined(self.group, self._probe)
+        domain = refined(self.group, lambda d: self._seen(d, {}))
         cuts = self._cuts(domain)
         all_boxes = boxes(cuts, dict(domain.vars))
         trace = Trace()
         for box in all_boxes:
-            part = self._trace(domain, box)
+            part = self._seen(domain, box).trace
             trace.forms.update(part.forms)
             trace.stores.update(part.stores)
         order = by_stride(domain.vars, next(iter(trace.stores), ZERO))
@@ -57,13 +67,16 @@ class _Pointwise:
 
     # --- probing ---
 
-    def _probe(self, domain: Domain) -> None:
-        self._trace(domain, {})
-
-    def _trace(self, domain: Domain, box: Box) -> Trace:
-        trace = Trace()
-        self._stores(domain, _space(domain, box), domain.own_axes(), Params(), trace)
-        return trace
+    def _seen(self, domain: Domain, box: Box) -> _Probe:
+        """What evaluating the kernel's results over the bare variables of the domain tells. Done once a box."""
+        key = (domain, tuple(box.items()))
+        found = self.probes.get(key)
+        if found is None:
+            trace, space = Trace(), _space(domain, box)
+            stores = self._stores(domain, space, domain.own_axes(), Params(), trace)
+            domain.space.splits.update(space.splits)
+            found = self.probes[key] = _Probe(trace, tuple(space.cuts), expression_cycles(*(s.value for s in stores)))
+        return found
 
     def _stores(self, domain: Domain, space: Space, axes: Sequence[Axis], params: Params, trace: Trace) -> list[Store]:
         emitter = Emitter(space, axes, params, self.context.values, self.context.targets, self.here, trace)
@@ -73,22 +86,16 @@ class _Pointwise:
             source = self.group.sources.get(m)
             value = emitter.value(m, domain.index[m]) if source is None else emitter.value(source, domain.domain)
             found.append(Store(buffer, at, value))
-        domain.space.splits.update(space.splits)
-        domain.space.cuts.update(space.cuts)
         return found
 
     def _cuts(self, domain: Domain) -> dict[Var, list[int]]:
         """Where to cut which variables, so that no element's source depends on its place. Too many boxes: not at all."""
         cuts: dict[Var, list[int]] = {}
         for _ in range(3):
-            domain.space.cuts.clear()
-            for box in boxes(cuts, dict(domain.vars)):
-                self._trace(domain, box)
-            wanted = {v: sorted({*cuts.get(v, ()), *(p for u, p in domain.space.cuts if u is v)}) for v, _ in domain.vars}
+            found = [cut for box in boxes(cuts, dict(domain.vars)) for cut in self._seen(domain, box).cuts]
+            wanted = {v: sorted({*cuts.get(v, ()), *(p for u, p in found if u is v)}) for v, _ in domain.vars}
             wanted = {v: points for v, points in wanted.items() if points}
-            if wanted == cuts:
-                break
-            if math.prod(len(points) + 1 for points in wanted.values()) > MOST_BOXES:
+            if wanted == cuts or math.prod(len(points) + 1 for points in wanted.values()) > MOST_BOXES:
                 break
             cuts = wanted
         return cuts
@@ -99,7 +106,7 @@ class _Pointwise:
         """`outer`: how many runs all boxes share in the grid; None for a single box, which may split any run."""
         draft = Draft(name)
         machine = self.context.machine
-        work = self._cycles(domain, parts[0])
+        work = self._seen(domain, parts[0]).cycles
         turned = self._turned(domain, runs, parts[0])
         first = _loops(machine, runs, parts[0], work, outer, turned)
         bodies: list[Stmt] = []
@@ -109,7 +116,7 @@ class _Pointwise:
             stores = self._stores(domain, _space(domain, box), loops.axes, draft.params, Trace())
             bodies.append(loops.body(block(*stores)))
             elements = math.prod(box.get(v, (0, e))[1] for v, e in domain.vars)
-            cycles = expression_cycles(*(s.value for s in stores))
+            cycles = self._seen(domain, box).cycles
             moved = elements * sum(_bytes(s) for s in stores)
             cost += elementwise_ns(machine, elements, cycles, moved)
         return draft.finish(first.grid, block(*bodies), cost)
@@ -119,17 +126,13 @@ class _Pointwise:
         if not runs:
             return None
         last = runs[-1][-1][0]
-        for form in self._trace(domain, box).forms:
+        for form in self._seen(domain, box).trace.forms:
             if abs(form.coefficient(last)) <= 1:
                 continue
             for i, run in enumerate(runs[:-1]):
                 if form.coefficient(run[-1][0]) == 1 and extent(run) >= 8 and extent(runs[-1]) >= 8:
                     return i
         return None
-
-    def _cycles(self, domain: Domain, box: Box) -> float:
-        stores = self._stores(domain, _space(domain, box), domain.own_axes(), Params(), Trace())
-        return expression_cycles(*(s.value for s in stores))
 
 
 def _bytes(s: Store) -> int:

@@ -63,6 +63,7 @@ class Space:
         self.splits: dict[tuple[Var, int], None] = {}
         self.cuts: dict[tuple[Var, int], None] = {}
         self.origin: dict[Expr, tuple[Affine, int, int]] = {}  # atom -> (dividend, divisor, 0 quotient or 1 remainder)
+        self.remainder: dict[Expr, Expr] = {}  # the atom of a quotient -> the atom of the remainder
 
     def loop(self, name: str, extent: int) -> Affine:
         """A new loop variable in [0, extent); one of extent 1 is the constant zero."""
@@ -80,8 +81,8 @@ class Space:
     def narrowed(self, v: Var, low: int, high: int) -> Space:
         """The same space where `v` is known to lie in [low, high], without requests."""
         new = Space()
-        new.vars, new.rank = dict(self.vars), dict(self.rank)
-        new.bounds = {e: b for e, b in self.bounds.items() if e in self.vars}
+        new.vars, new.rank, new.bounds = dict(self.vars), dict(self.rank), dict(self.bounds)
+        new.origin, new.remainder = dict(self.origin), dict(self.remainder)
         new.bounds[v] = (low, high)
         return new
 
@@ -101,8 +102,21 @@ class Space:
         total = dict(a.terms)
         for atom, c in b.terms:
             total[atom] = total.get(atom, 0) + c
-        terms = sorted(((t, c) for t, c in total.items() if c), key=lambda p: self.rank[p[0]])
-        return Affine(tuple(terms), a.const + b.const)
+        terms = sorted([(t, c) for t, c in total.items() if c], key=lambda p: self.rank[p[0]])
+        result = Affine(tuple(terms), a.const + b.const)
+        return self._recombined(result) if self.remainder else result
+
+    def _recombined(self, a: Affine) -> Affine:
+        """Quotients and remainders of one division that make up the dividend again."""
+        for q, c in a.terms:
+            r = self.remainder.get(q)
+            if r is None:
+                continue
+            dividend, d, _ = self.origin[q]
+            if c % d == 0 and c // d == a.coefficient(r):
+                rest = Affine(tuple([(t, k) for t, k in a.terms if t is not q and t is not r]), a.const)
+                return self.add(rest, self.scale(dividend, c // d))
+        return a
 
     def scale(self, a: Affine, factor: int, shift: int = 0) -> Affine:
         if factor == 0:
@@ -133,6 +147,7 @@ class Space:
         e = rest.expr()
         quotient_atom, remainder_atom = e // const(d), e % const(d)
         self.origin[quotient_atom], self.origin[remainder_atom] = (rest, d, 0), (rest, d, 1)
+        self.remainder[quotient_atom] = remainder_atom
         q = self.atom(quotient_atom, low // d, high // d)
         return self.add(quotient, q), self.atom(remainder_atom, 0, d - 1)
 
