@@ -62,9 +62,9 @@ class Program:
     on_backward: Callable[[], None]
     seconds: dict[str, float]
     breaks: dict[tuple[str, int], Break] = field(default_factory=dict)  # by file and line
-    rests: dict[Place, Rest] = field(default_factory=dict)
+    rests: dict[tuple[Place, bool], Rest] = field(default_factory=dict)
     compiles: int = 0
-    native_tails: int = 0
+    native_tails: int = 0  # calls of pieces that ran without being compiled
     ran: list[Any] = field(default_factory=list)  # the pieces that the last call went through
     children: dict[Any, Any] = field(default_factory=dict)
 
@@ -75,9 +75,9 @@ class Program:
             log.breaks.write(f"{self.name}: {b}")
 
     def rest(self, place: Place, globals_: dict[str, Any], wanted: bool) -> Rest:
-        found = self.rests.get(place)
+        found = self.rests.get((place, wanted))
         if found is None:
-            found = self.rests[place] = Rest(self, place, globals_, wanted)
+            found = self.rests[place, wanted] = Rest(self, place, globals_, wanted)
         return found
 
     def route(self, f: Any) -> Any:
@@ -242,7 +242,7 @@ class _Piece:
             if gradients:
                 assert cx.tape is not None
                 replay = cx.tape.replay([cx.recorder.known(t) for t in cx.recorder.tensors], f.holders, cx.recorder.known)  # type: ignore[misc]
-                rerun = eager_backward.Rerun(executable.forward(table).run, replay, f.requires_grad, self.program.on_backward)
+                rerun = eager_backward.Rerun(executable.forward().run, replay, f.requires_grad, self.program.on_backward)
                 run = lambda tensors: eager_backward.run(rerun, tensors)  # noqa: E731
             if self._simple:
                 rebuild = self._rebuild_function()
@@ -250,9 +250,9 @@ class _Piece:
                     return executable.entry(table, rebuild, held, frozenset())
                 return _entry(table, rebuild, lambda tensors, folded: run(tensors), held, [])
             if run is None and computes:
-                forward = executable.forward(table).run
+                forward = executable.forward().run
                 run = lambda tensors: forward(*tensors)  # noqa: E731
-            written = [e.input for e in f.graph.effects]
+            written = [e.index for e in f.graph.effects]
             return _entry(table, None, self._glue(run, len(cx.recorder.nodes), inputs), held, written)
 
     def _rows(self) -> tuple[GuardTable, list[int]]:
