@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .driver import compile, repack
-    from .program.trace import trace
     from .tools.explain import explain
 
 __version__ = "0.1.0"
 __all__ = ["compile", "errors", "explain", "repack", "trace"]
 
-_HOME = {"compile": "driver", "repack": "driver", "trace": "program.trace", "explain": "tools.explain", "errors": "errors"}
+_HOME = {"compile": "driver", "repack": "driver", "trace": "driver", "explain": "tools.explain", "errors": "errors"}
 
 
 def __getattr__(name: str) -> Any:

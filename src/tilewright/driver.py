@@ -29,6 +29,8 @@ from .graph.pipeline import optimise
 from .graph.text import print_graph
 from .program import torch_link
 from .program.compiled import CompiledFunction, compiled_module
+from .program.trace import Traced
+from .program.trace import trace as record_trace
 from .stages import Captured, Compiled, Dump, Lowered
 from .targets.cpu import compile as code
 from .targets.cpu.generate import generate
@@ -76,6 +78,19 @@ def compile(
     torch_link.connect(view)
     function = CompiledFunction(model, build, parsed, fullgraph)
     return compiled_module(model, function) if isinstance(model, nn.Module) else function
+
+
+def trace(fn: Callable[..., Any], example_inputs: Any, example_kwargs: dict[str, Any] | None = None) -> Traced:
+    """Record `fn` on example inputs (a tensor, or a tuple of arguments) once, and compile what was recorded, without guards.
+
+    Python's control flow is frozen as the examples take it, with a `TracerWarning` where it depended on a tensor's data.
+    Raises NotCallable, RecordError or CompileError.
+    """
+    torch_link.connect(view)
+    options = config.Options()
+    return record_trace(
+        fn, example_inputs, example_kwargs, executable=lambda r: build(r.graph, options, log.Stages()).execute
+    )
 
 
 def repack(module: nn.Module) -> None:

@@ -20,6 +20,7 @@ from .graph.interpret import interpret
 from .graph.ops.torch_dtypes import to_torch
 from .graph.text import parse_graph
 from .program.guards import GuardTable
+from .program.torch_link import dlpack_dtype
 from .targets.cpu import compile as code
 from .targets.recipe import CallRow, InputRow, NativeRow, OutputRow, Recipe, TensorRow
 
@@ -37,6 +38,7 @@ class Executable:
         self.recipe = recipe
         self.text = text
         self.freeze = freeze
+        self._direct: native.Entry | None = None
         symbols = [s.symbol for s in (*recipe.run, *recipe.fold) if isinstance(s, NativeRow)]
         self._addresses: Mapping[str, int] = {}
         if symbols:
@@ -45,7 +47,7 @@ class Executable:
             weakref.finalize(self, image.close)  # every entry that runs the code keeps this object, as its `data`
         if not all(isinstance(s, NativeRow) for s in recipe.fold) or len(recipe.fold) > 1:
             raise CompileError(reason="a folded value is computed by an eager call")
-        self._entries: list[native.Entry] = []
+        self._entries: weakref.WeakSet[native.Entry] = weakref.WeakSet()
         self._calls = {s: parse_graph(s.graph) for s in recipe.run if isinstance(s, CallRow)}
 
     kernels = property(lambda self: self.recipe.launches)
@@ -61,11 +63,16 @@ class Executable:
         """
         return self._entry(table.nargs, table.kwnames, table.rows, rebuild, data, identities)
 
-    def forward(self, table: GuardTable) -> native.Entry:
+    def forward(self) -> native.Entry:
         """An entry that takes the graph's inputs themselves and returns the list of outputs."""
-        metas = {row[2][1]: row[2] for row in table.rows if row[0] == "tensor" and row[2][1] >= 0}
-        rows = [("tensor", i, (*metas[i][:6], None, *metas[i][7:])) for i in range(table.inputs)]
-        return self._entry(table.inputs, (), rows, _same, None, frozenset())
+        rows = [("tensor", i, (None, i, *_described(r), None, r.shape, r.strides)) for i, r in enumerate(self.recipe.inputs)]
+        return self._entry(len(rows), (), rows, _same, self, frozenset())
+
+    def execute(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs for the graph's inputs, of the recorded dtypes and shapes, in any strides."""
+        if self._direct is None:
+            self._direct = self.forward()
+        return self._direct.run(*(t if t.stride() == r.strides else _laid_out(t, r) for t, r in zip(inputs, self.recipe.inputs)))
 
     def forget(self) -> None:
         """Compute folded values anew at the next call."""
@@ -85,7 +92,7 @@ class Executable:
             nargs, kwnames, rows, len(r.inputs), outputs, rebuild, runner, data,
             run, fold, r.folded_bytes, r.arena_bytes, r.scratch_bytes, r.cost, watch, list(r.written_inputs),
         )  # fmt: skip
-        self._entries.append(entry)
+        self._entries.add(entry)
         return entry
 
     def _run(self, identities: Set[int], inputs: Sequence[torch.Tensor | None], folded: int) -> list[torch.Tensor]:
@@ -149,6 +156,15 @@ class _Memory:
             assert base is not None
             made.append(base if i in identities else view(base, o.shape, o.strides, o.offset))
         return made
+
+
+def _described(row: InputRow) -> tuple[int, int, int, int]:
+    """DLPack's dtype, and its device: the CPU."""
+    return *dlpack_dtype(to_torch(row.dtype)), 1, 0
+
+
+def _laid_out(t: torch.Tensor, row: InputRow) -> torch.Tensor:
+    return torch.empty_strided(row.shape, row.strides, dtype=t.dtype).copy_(t)
 
 
 def _same(outputs: list[torch.Tensor]) -> list[torch.Tensor]:

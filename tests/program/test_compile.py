@@ -504,3 +504,48 @@ def test_recompiles_are_bounded():
             close(fast(torch.ones(n)), torch.full((n,), 2.0))
     assert fast.stats.compiles == 3
     assert fast.stats.eager_calls == 3
+
+
+def test_rebound_tensors_are_seen():
+    w = torch.ones(3)
+
+    def f(x):
+        return x * w + HELD["w"]
+
+    fast = tw.compile(f)
+    x = torch.randn(3)
+    close(fast(x), f(x))
+    w = torch.full((3,), 4.0)
+    close(fast(x), f(x))
+    HELD["w"] = torch.full((3,), 9.0)
+    close(fast(x), f(x))
+
+
+HELD = {"w": torch.zeros(3)}
+
+
+def test_a_fault_of_the_compiler_is_said_and_eager_runs(monkeypatch):
+    from tilewright import driver
+
+    def broken(*_):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(driver, "lower", broken)
+    x = torch.randn(3)
+    fast = tw.compile(lambda x: x * 3.25)
+    with pytest.warns(TilewrightWarning, match="ZeroDivisionError: a bug"):
+        close(fast(x), x * 3.25)
+    close(fast(x), x * 3.25)
+    assert fast.stats.eager_calls == 2
+    with pytest.raises(tw.errors.CompileError, match="a bug"):
+        tw.compile(lambda x: x * 3.25, fullgraph=True)(x)
+
+
+def test_trace():
+    traced = tw.trace(lambda x, y: (torch.tanh(x) @ y, x.shape[0]), (torch.randn(3, 4), torch.randn(4, 5)))
+    x, y = torch.randn(3, 4), torch.randn(5, 4).t()
+    got, n = traced(x, y)
+    close(got, torch.tanh(x) @ y)
+    assert n == 3
+    with pytest.raises(tw.errors.ArgumentError):
+        traced(torch.randn(2, 4), y)

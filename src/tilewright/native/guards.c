@@ -13,10 +13,13 @@ static const char *const NAMES[] = {"const", "get", "item", "dict", "attr", "cel
 
 static const dl_exchange *exchange;
 static PyObject *str_requires_grad;
+static PyTypeObject *tensor_type;
 
-/* set_exchange(capsule): torch.Tensor.__dlpack_c_exchange_api__. */
-PyObject *tw_set_exchange(PyObject *self, PyObject *capsule) {
+/* set_exchange(type): torch.Tensor, whose `__dlpack_c_exchange_api__` is used. */
+PyObject *tw_set_exchange(PyObject *self, PyObject *type) {
     (void)self;
+    PyObject *capsule = PyObject_GetAttrString(type, "__dlpack_c_exchange_api__"); /* kept: the table must stay */
+    if (!capsule) return NULL;
     const dl_exchange *table = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
     if (!table) return NULL;
     if (table->major != 1 || !table->describe) {
@@ -24,6 +27,7 @@ PyObject *tw_set_exchange(PyObject *self, PyObject *capsule) {
         return NULL;
     }
     exchange = table;
+    Py_XSETREF(tensor_type, (PyTypeObject *)Py_NewRef(type));
     Py_RETURN_NONE;
 }
 
@@ -36,14 +40,14 @@ static tw_meta *meta_new(PyObject *spec, Py_ssize_t inputs) {
     if (!PyArg_ParseTuple(spec, "OiiiiiOO!O!", &type, &input, &code, &bits, &device, &id, &grad, &PyTuple_Type, &shape, &PyTuple_Type, &strides))
         return NULL;
     Py_ssize_t ndim = PyTuple_GET_SIZE(shape);
-    if (PyTuple_GET_SIZE(strides) != ndim || input >= inputs || !PyType_Check(type)) {
+    if (PyTuple_GET_SIZE(strides) != ndim || input >= inputs || (type != Py_None && !PyType_Check(type))) {
         PyErr_SetString(PyExc_ValueError, "tensor row: shape and strides of one length, a type and a valid input index expected");
         return NULL;
     }
     tw_meta *m = PyMem_Calloc(1, sizeof *m);
     if (!m) return (tw_meta *)PyErr_NoMemory();
     m->shape = PyMem_Calloc((size_t)(2 * ndim + 1), sizeof(int64_t));
-    m->type = (PyTypeObject *)Py_NewRef(type);
+    m->type = type == Py_None ? NULL : (PyTypeObject *)Py_NewRef(type);
     m->dtype = (dl_dtype){(uint8_t)code, (uint8_t)bits, 1};
     m->device = (dl_device){device, id};
     m->ndim = (int32_t)ndim;
@@ -175,7 +179,7 @@ static int64_t extent(const dl_tensor *t) {
 
 static int tensor_holds(const tw_meta *m, PyObject *object, tw_found *found) {
     dl_tensor t;
-    if (Py_TYPE(object) != m->type) return 0;
+    if (m->type ? Py_TYPE(object) != m->type : !PyObject_TypeCheck(object, tensor_type)) return 0;
     if (exchange->describe(object, &t)) {
         PyErr_Clear(); /* not describable (sparse, quantised, no memory): not what was compiled for */
         return 0;

@@ -93,6 +93,7 @@ typedef struct {
     PyObject *data;    /* the owner's, for statistics */
     folded *folded;
     arena *idle;
+    PyObject *weakrefs;
     Py_ssize_t folds; /* times the folded values were computed */
 } entry;
 
@@ -198,6 +199,7 @@ static void arenas_free(entry *e) {
 
 static void entry_dealloc(entry *e) {
     PyObject_GC_UnTrack(e);
+    if (e->weakrefs) PyObject_ClearWeakRefs((PyObject *)e);
     entry_clear(e);
     arenas_free(e);
     folded_release(e->folded);
@@ -492,6 +494,7 @@ PyTypeObject tw_entry_type = {
     .tp_basicsize = sizeof(entry),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_doc = "A compiled graph behind its guards.",
+    .tp_weaklistoffset = offsetof(entry, weakrefs),
     .tp_new = entry_new,
     .tp_dealloc = (destructor)entry_dealloc,
     .tp_traverse = (traverseproc)entry_traverse,
@@ -665,7 +668,7 @@ static PyObject *run_segment(PyObject *self, PyObject *args) {
 
 static PyMethodDef methods[] = {
     {"configure", configure, METH_VARARGS, "configure(empty_strided, as_strided, increment_version, get_num_threads): torch's functions"},
-    {"set_exchange", tw_set_exchange, METH_O, "set_exchange(capsule): torch.Tensor.__dlpack_c_exchange_api__"},
+    {"set_exchange", tw_set_exchange, METH_O, "set_exchange(torch.Tensor): the type whose DLPack exchange table is used"},
     {"set_openmp", tw_set_openmp, METH_VARARGS, "set_openmp(GOMP_parallel, omp_get_thread_num): addresses, or zeros"},
     {"profile", tw_profile, METH_VARARGS, "profile(launches): time that many launches from here on (0: stop); the nanoseconds timed so far"},
     {"run_segment", run_segment, METH_VARARGS, "run_segment(address, inputs, outputs, folded, arena, scratch_bytes)"},

@@ -12,7 +12,7 @@
 /* guards.c: what must hold for a compiled entry to serve a call. */
 
 typedef struct {
-    PyTypeObject *type; /* exact type */
+    PyTypeObject *type; /* exact type; NULL: any tensor */
     dl_dtype dtype;
     dl_device device;
     int32_t ndim;
@@ -53,7 +53,7 @@ int tw_guards_traverse(tw_guards *g, visitproc visit, void *arg);
 /* 1: all hold; 0: `*failed` is the row that does not; -1: a Python exception is set. */
 int tw_guards_check(const tw_guards *g, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, tw_found *found, Py_ssize_t *failed);
 int tw_describe(PyObject *tensor, dl_tensor *out);
-PyObject *tw_set_exchange(PyObject *self, PyObject *capsule);
+PyObject *tw_set_exchange(PyObject *self, PyObject *type);
 
 /* parallel.c: threads and memory of a call. */
 

@@ -36,7 +36,7 @@ class Executable(Protocol):
     def entry(self, table: guards.GuardTable, rebuild: Rebuild | None, data: Any, identities: Set[int]) -> native.Entry:
         """The native entry that serves calls for which the guards hold; `identities`: outputs that are an input object itself."""
 
-    def forward(self, table: guards.GuardTable) -> native.Entry:
+    def forward(self) -> native.Entry:
         """An entry that takes the graph's inputs themselves and returns the list of outputs."""
 
     def text(self, level: str) -> str:
@@ -177,15 +177,25 @@ class CompiledFunction(native.Dispatcher):
             except errors.TilewrightError as e:
                 if self.fullgraph:
                     raise
-                self._refused[signature] = str(e)
-                log.warn_once((id(self), type(e), str(e)), f"{_name(self.fn)} runs in eager: {e}")
+                self._give_up(signature, e)
                 return self._eager(args, kwargs)
+            except Exception as e:  # the program's own error, which eager raises too, or a fault of ours
+                result = self._eager(args, kwargs)
+                if self.fullgraph:
+                    raise errors.CompileError(reason=f"{type(e).__name__}: {e}") from e
+                self._give_up(signature, errors.CompileError(reason=f"{type(e).__name__}: {e}"))
+                return result
             self.entries = (entry, *self.entries)
             if len(self.entries) >= self.options.recompile_limit:
                 log.warn_once(
                     (id(self), "limit"), f"{_name(self.fn)} was compiled {len(self.entries)} times; further variants run in eager"
                 )
         return self._run(entry, args, kwargs)
+
+    def _give_up(self, signature: Any, error: errors.TilewrightError) -> None:
+        """Calls of this signature run in eager from now on."""
+        self._refused[signature] = str(error)
+        log.warn_once((id(self), type(error), str(error)), f"{_name(self.fn)} runs in eager: {error}")
 
     def _run(self, entry: native.Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.last = entry
@@ -241,7 +251,7 @@ class CompiledFunction(native.Dispatcher):
             new_args, new_kwargs = fill(dict(zip(recorded.inputs, tensors, strict=True)))
             return recorded.flatten_result(fn(*new_args, **new_kwargs))
 
-        rerun = eager_backward.Rerun(held.executable.forward(table).run, eager, recorded.requires_grad, self._count_backward)
+        rerun = eager_backward.Rerun(held.executable.forward().run, eager, recorded.requires_grad, self._count_backward)
         runner = lambda inputs, folded: eager_backward.run(rerun, inputs)  # noqa: E731
         return native.Entry(
             table.nargs, table.kwnames, table.rows, table.inputs, [], recorded.rebuild, runner, held, 0, 0, 0, 0, 0, 0, [], []

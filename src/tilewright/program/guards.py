@@ -19,10 +19,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..graph.record import ArgSource, ParameterSource, Recorded
+from ..graph.record import ArgSource, ConstantSource, ParameterSource, Recorded
 from .torch_link import dlpack_device, dlpack_dtype
 
 PLAIN = (int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout)
+CONTAINERS = (tuple, list, dict)
+MOST_ITEMS = 256  # a larger container is guarded as the object it is
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
@@ -73,25 +75,25 @@ class _Builder:
             ("tensor", slot, (*meta, tuple(t.shape), t.stride())), f"{what}: its type, dtype, shape, strides or device changed"
         )
 
-    def value(self, slot: int, value: Any, what: str) -> None:
-        """A Python value read as it stands: plain ones by equality, containers by their items, anything else by identity."""
+    def value(self, slot: int, value: Any, what: str, inputs: bool = False) -> None:
+        """A Python value read as it stands: plain ones by equality, containers by their items, anything else by identity.
+
+        `inputs`: tensors are inputs of the graph, guarded as such.
+        """
         if isinstance(value, nn.Module):
             self.test(("is", slot, value), f"{what} is another module")
             self.module(value, what)
-        elif type(value) in (tuple, list):
+        elif type(value) in (tuple, list, dict) and len(value) <= MOST_ITEMS:
             self.test(("type", slot, type(value)), f"{what} has another type")
             self.test(("len", slot, len(value)), f"{what} has another length")
-            for i, item in enumerate(value):
-                if not isinstance(item, torch.Tensor):
-                    self.value(self.derive(("item", slot, i), f"{what}[{i}]"), item, f"{what}[{i}]")
-        elif type(value) is dict:
-            self.test(("len", slot, len(value)), f"{what} has another length")
-            for key, item in value.items():
-                if not isinstance(item, torch.Tensor):
-                    self.value(self.derive(("get", slot, key), f"{what}[{key!r}] is gone"), item, f"{what}[{key!r}]")
+            kind, items = ("get", value.items()) if type(value) is dict else ("item", enumerate(value))
+            for key, item in items:
+                if not (inputs and isinstance(item, torch.Tensor)):
+                    name = f"{what}[{key!r}]"
+                    self.value(self.derive((kind, slot, key), f"{name} is gone"), item, name, inputs)
         elif isinstance(value, PLAIN):
             self.test(("eq", slot, value), f"{what} is no longer {value!r}")
-        elif not isinstance(value, torch.Tensor):
+        else:
             self.test(("is", slot, value), f"{what} is another object")
 
     def module(self, root: nn.Module, what: str) -> None:
@@ -106,6 +108,8 @@ class _Builder:
             for key, value in module.__dict__.items():
                 if key in ("_parameters", "_buffers", "_modules", *HOOKS):
                     self._container(slot, key, value, name)
+                elif type(value) in CONTAINERS and not key.startswith("_"):
+                    self.value(self.derive(("get", slot, key), f"{name}.{key} is gone"), value, f"{name}.{key}")
                 elif isinstance(value, (bool, int, float, str)):
                     self.test(
                         ("eq", self.derive(("get", slot, key), f"{name}.{key} is gone"), value),
@@ -138,7 +142,7 @@ def guard_table(fn: Callable[..., Any], recorded: Recorded, args: Sequence[Any],
         b.test(("state", query, argument, expected), f"torch's {query.__name__} is no longer {expected}")
     for i, value in enumerate([*args, *kwargs.values()]):
         if not isinstance(value, torch.Tensor):
-            b.value(i, value, f"argument {i}" if i < len(args) else f"argument {kwnames[i - len(args)]}")
+            b.value(i, value, f"argument {i}" if i < len(args) else f"argument {kwnames[i - len(args)]}", inputs=True)
     _callable(b, fn)
     for index, source in enumerate(recorded.inputs):
         if isinstance(source, ArgSource):
@@ -149,8 +153,7 @@ def guard_table(fn: Callable[..., Any], recorded: Recorded, args: Sequence[Any],
             slot = b.derive(("get", slot, source.kind), f"{source.name} is gone")
             slot, tensor, what = b.derive(("get", slot, source.key), f"{source.name} is gone"), holder[source.key], source.name
         else:
-            tensor, what = source.tensor, "a tensor that the function closes over"
-            slot = b.derive(("const", tensor), what)
+            slot, tensor, what = _constant(b, source)
         b.tensor(slot, tensor, index, what)
     for source, index in recorded.same:
         (slot, _, what), first = _argument(b, source, args, kwargs), recorded.inputs[index]
@@ -158,6 +161,18 @@ def guard_table(fn: Callable[..., Any], recorded: Recorded, args: Sequence[Any],
         reason = f"{what} is no longer the same tensor as argument {first.path[0]}"
         b.test(("same", slot, _argument(b, first, args, kwargs)[0]), reason)
     return GuardTable(len(args), kwnames, b.rows, b.reasons, len(recorded.inputs))
+
+
+def _constant(b: _Builder, source: ConstantSource) -> tuple[int, torch.Tensor, str]:
+    """The slot of a tensor that the program closed over: where it was read, if that is known, else this very object."""
+    what = f"tensor {source.key}" if source.key else "a tensor that the function closes over"
+    if isinstance(source.holder, dict):
+        slot = b.derive(("get", b.derive(("const", source.holder), what), source.key), f"{what} is gone")
+    elif source.holder is not None:
+        slot = b.derive(("cell", b.derive(("const", source.holder), what)), f"{what} is unset")
+    else:
+        slot = b.derive(("const", source.tensor), what)
+    return slot, source.tensor, what
 
 
 def _argument(b: _Builder, source: ArgSource, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[int, torch.Tensor, str]:
@@ -185,7 +200,7 @@ def _callable(b: _Builder, fn: Callable[..., Any]) -> None:
     slot = b.derive(("const", fn.__globals__), "globals")
     for name in fn.__code__.co_names:
         value = fn.__globals__.get(name)
-        if isinstance(value, (bool, int, float, str, nn.Module, types.FunctionType)):
+        if type(value) in CONTAINERS or isinstance(value, (bool, int, float, str, nn.Module, types.FunctionType)):
             b.value(b.derive(("get", slot, name), f"global {name} is gone"), value, f"global {name}")
     for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
         if (value := _contents(cell)) is None or isinstance(value, (*PLAIN, nn.Module, types.FunctionType, tuple, list, dict)):

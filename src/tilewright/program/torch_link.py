@@ -20,10 +20,9 @@ def connect(view: Callable[..., torch.Tensor] = torch.as_strided) -> None:
 
     Raises ImportError where torch lacks the DLPack exchange table.
     """
-    exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-    if exchange is None:
+    if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
         raise ImportError(f"torch {torch.__version__} has no DLPack exchange table; 2.11 or newer is needed")
-    native.set_exchange(exchange)
+    native.set_exchange(torch.Tensor)
     native.configure(torch.empty_strided, view, torch.autograd.graph.increment_version, torch.get_num_threads)
     native.set_openmp(*_openmp())
 
