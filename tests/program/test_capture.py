@@ -243,7 +243,8 @@ def test_errors_are_the_user_s(k):
                 return y + {}["missing"]
             if k == 2:
                 return y.nonsense
-            assert len(log) > 5, "too short"
+            if len(log) < 5:
+                raise AssertionError
             return y, log
 
         return f

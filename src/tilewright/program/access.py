@@ -205,6 +205,7 @@ def set_attribute(cx: Capture, o: Any, name: str, value: Any) -> None:
     if cls is Fake:
         raise Break("tensor attribute", name)
     if isinstance(o, types.ModuleType):
+        cx.outside.constant(vars(o), o.__name__)
         cx.effects.set_item(vars(o), name, value)
     elif isinstance(o, type):
         if not cx.is_new(o):
@@ -263,8 +264,10 @@ def _set_module_attribute(cx: Capture, o: nn.Module, name: str, value: Any) -> N
         if not (value is None or type(value) is Fake):
             raise TypeError(f"cannot assign '{type(value).__name__}' object to buffer '{name}' (torch Tensor or None required)")
         if id(o) in cx.outside.known:
+            known = cx.outside.known[id(o)]
+            slot = cx.rows.derive("get", cx.outside.dict_slot(known), "_buffers", why=f"{known.name}._buffers is gone")
+            cx.outside._note(tables["_buffers"], slot, f"{known.name}._buffers", False, known.argument)
             cx.effects.set_item(tables["_buffers"], name, value)
-            cx.buffer_owners[id(tables["_buffers"])] = o
         else:
             tables["_buffers"][name] = value
         return

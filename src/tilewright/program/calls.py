@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from .. import native
 from ..graph.fake import Fake
 from . import access
 from .breaks import Break
@@ -51,10 +52,9 @@ def call(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if isinstance(f, nn.Module):
         return _call_module(cx, f, args, kwargs)
     if kind is functools.partial:
-        return call(cx, f.func, [*f.args, *args], {**f.keywords, **kwargs})
-    inner = getattr(f, "_tilewright", f)
-    if hasattr(type(inner), "__tilewright_compiled__"):
-        return call(cx, inner.fn, args, kwargs)
+        return _call_partial(cx, f, args, kwargs)
+    if isinstance(f, native.Dispatcher):
+        return call(cx, f.fn, args, kwargs)  # type: ignore[attr-defined]
     if isinstance(f, functools._lru_cache_wrapper):
         return call(cx, f.__wrapped__, args, kwargs)
     method = getattr(kind, "__call__", None)
@@ -65,6 +65,14 @@ def call(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if kind in (types.GenericAlias,) or kind.__module__ == "typing":
         return call(cx, f.__origin__, args, kwargs)
     raise Break("builtin", f"{kind.__name__} {getattr(f, '__name__', '')}")
+
+
+def _call_partial(cx: Capture, f: functools.partial[Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    held, named = list(f.args), dict(f.keywords)
+    if id(f) in cx.outside.known:
+        held = [cx.outside.read_constant(v, "an argument of a partial") for v in held]
+        named = {k: cx.outside.read_constant(v, k) for k, v in named.items()}
+    return call(cx, f.func, [*held, *args], {**named, **kwargs})
 
 
 def _call_function(cx: Capture, f: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -107,6 +115,9 @@ def _run(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 def _call_module(cx: Capture, module: nn.Module, args: list[Any], kwargs: dict[str, Any]) -> Any:
     cls = type(module)
+    compiled = getattr(cls, "_tilewright", None)
+    if compiled is not None:
+        return call(cx, compiled.__get__(module, cls).fn, args, kwargs)
     if cls.__call__ is not nn.Module.__call__:
         return call(cx, access.get_attribute(cx, module, "__call__"), args, kwargs)
     if not has_hooks(cx, module):
@@ -303,8 +314,10 @@ def _call_method(cx: Capture, f: Any, owner: Any, args: list[Any], kwargs: dict[
         return container_method(cx, owner, name, args, kwargs, f)
     if isinstance(owner, logging.Logger | types.GeneratorType) or is_opaque(owner) or any(is_opaque(a) for a in args):
         raise Break("object", f"{type(owner).__name__}.{name}")
-    if id(owner) in cx.outside.known and not is_atom(owner) and not is_python_class(type(owner)):
-        raise Break("object", f"{type(owner).__name__}.{name}")
+    if id(owner) in cx.outside.known and not is_atom(owner):
+        home = getattr(getattr(type(owner), name, None), "__objclass__", None)
+        if not is_python_class(type(owner)) or home not in (object, BaseException, Exception):
+            raise Break("object", f"{type(owner).__name__}.{name}")
     if isinstance(owner, str) and name in ("format", "join", "format_map"):
         args = [cx.text(a) if name == "format" else a for a in args]
         kwargs = {k: cx.text(v) for k, v in kwargs.items()}

@@ -163,7 +163,6 @@ class Capture:
         self.global_hooks_read = self.global_hooks = False
         self.new_objects = _NewObjects()
         self.new_classes: set[type] = set()
-        self.buffer_owners: dict[int, Any] = {}
         self.jumps = 0
         self._globals: dict[tuple[int, str], Any] = {}
         for query, argument, expected in modes():

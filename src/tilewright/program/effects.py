@@ -16,10 +16,11 @@ from .sources import MISSING
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Effect:
-    """`function(target, *operands)` repeats it; `target` and the operands are live values of the capture."""
+    """`function(*operands)` repeats it; the operands are live values of the capture."""
 
     function: Callable[..., Any]
     operands: tuple[Any, ...]
+    changes: bool = True  # whether the first operand is an object from outside that is changed
 
 
 class Everything:
@@ -157,7 +158,7 @@ class Effects:
 
     def later(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """A call that is done when effects are replayed, not now."""
-        self.journal.append(Effect(function, args))
+        self.journal.append(Effect(function, args, False))
 
 
 def _frozen(operand: Any) -> Any:

@@ -225,6 +225,7 @@ def _load_global(f: Frame, i: Instruction) -> None:
 
 
 def _store_global(f: Frame, i: Instruction) -> None:
+    f.cx.outside.constant(f.globals, "globals")
     f.cx.effects.set_item(f.globals, i.value, f.stack.pop())
 
 

@@ -7,6 +7,8 @@ no such form, lines that run the rest without the interpreter. Must not know gua
 from __future__ import annotations
 
 import operator
+import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 from .access import BINARY, COMPARE, IN_PLACE
@@ -106,7 +108,9 @@ def _call(w: _Writer, frame: Frame, i: Instruction, why: Break | None) -> list[s
     names = frame.kw
     function, args, kwargs = call_operands(frame, i)
     frame.kw = names
-    if function is super and not args:
+    if function in _FRAME_BOUND if isinstance(function, types.BuiltinFunctionType | type) else _looks_at_frames(function):
+        if names:
+            raise Break("rebuild", "a call that looks at its frame", frame.location())
         return None
     r = w.r
     operands = [r.expression(a) for a in args] + [f"{k}={r.expression(v)}" for k, v in kwargs.items()]
@@ -130,6 +134,14 @@ def _binary(r: Rebuild, i: Instruction, operands: list[str]) -> str:
 def _compare(r: Rebuild, i: Instruction, operands: list[str]) -> str:
     text = f"{r.constant(COMPARE[i.value][2])}({', '.join(operands)})"
     return f"bool({text})" if i.arg else text
+
+
+_FRAME_BOUND = frozenset((locals, globals, vars, dir, eval, exec, super, sys._getframe))
+
+
+def _looks_at_frames(function: Any) -> bool:
+    """Whether a function asks who called it."""
+    return getattr(function, "__module__", "") in ("inspect", "traceback", "warnings", "logging")
 
 
 _FORMS: dict[str, tuple[int, Any, bool]] = {

@@ -18,9 +18,11 @@ from ..graph.recorder import ArgSource, ConstantSource, ParameterSource, Recorde
 from .breaks import Break
 from .effects import Effects
 from .sources import MISSING, Known, Rows, is_atom
+from .trust import is_python_class
 
 SEQUENCES = (list, tuple)
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.OrderedDict, collections.defaultdict, collections.deque, collections.Counter)
+_HIDDEN = (int, float, str, bytes, complex)  # subclasses of these are compared by value too
 PINNED = (nn.Module, type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.MethodType)
 
 
@@ -32,7 +34,8 @@ class Outside:
         self.known: dict[int, Known] = {}
         self.input_slots: dict[int, int] = {}  # graph input -> slot
         self._seen: dict[int, Any] = {}  # slot -> value as the program sees it
-        self.pairs: list[tuple[Known, Known]] = []
+        self._changed: dict[int, Known] = {}
+        self._absences: set[Any] = set()
 
     # --- values ---
 
@@ -46,11 +49,18 @@ class Outside:
         elif is_atom(value):
             kind = "is" if value is None or value is True or value is False else "eq"
             self.rows.test(kind, slot, value, why=f"{name} is no longer {value!r}"[:200])
-        elif isinstance(value, PINNED) and not (argument and type(value) is types.MethodType):
+        elif argument and type(value) is types.MethodType:
+            for part in ("__func__", "__self__"):
+                what = f"{name}.{part}"
+                self.read(getattr(value, part), self.rows.derive("attr", slot, part, why=f"{what} is gone"), what, argument)
+            self._note(value, slot, name, False, argument)
+        elif isinstance(value, PINNED):
             self.rows.test("is", slot, value, why=f"{name} is another object")
             self._note(value, slot, name, True, argument)
-        elif type(value) in CONTAINERS or argument or isinstance(value, tuple):
+        elif type(value) in CONTAINERS or (argument and is_python_class(type(value))) or isinstance(value, tuple):
             self.rows.test("type", slot, type(value), why=f"{name} has another type")
+            if isinstance(value, _HIDDEN):
+                self.rows.test("eq", slot, value, why=f"{name} is no longer {value!r}"[:200])
             self._note(value, slot, name, False, argument)
         else:
             self.rows.test("is", slot, value, why=f"{name} is another object")
@@ -133,11 +143,6 @@ class Outside:
         if memo not in self._absences:
             self._absences.add(memo)
             self.rows.test("absent", slot, key, why=f"{what} exists now")
-
-    @property
-    def _absences(self) -> set[Any]:
-        found: set[Any] = self.__dict__.setdefault("_absences_", set())
-        return found
 
     def member(self, known: Known, value: Any, name: str) -> Any:
         """What a `__slots__` member holds."""
@@ -245,11 +250,15 @@ class Outside:
 
     def apart(self, changed: Known) -> None:
         """A changed object that is not pinned: no other object of its type may be the same one in a later call."""
-        if changed.pinned:
-            return
-        for other in list(self.known.values()):
-            if other is not changed and not other.pinned and type(other.value) is type(changed.value):
-                self.rows.test("differ", changed.slot, other.slot, why=f"{changed.name} and {other.name} are one object now")
+        if not changed.pinned:
+            self._changed[changed.slot] = changed
+
+    def keep_apart(self) -> None:
+        """The rows for `apart`, when all objects are known."""
+        for changed in self._changed.values():
+            for other in self.known.values():
+                if other is not changed and not other.pinned and type(other.value) is type(changed.value):
+                    self.rows.test("differ", changed.slot, other.slot, why=f"{changed.name} and {other.name} are one object now")
 
 
 def _items(value: Any) -> Any:

@@ -23,6 +23,8 @@ ATOMS = (
 
 
 def is_atom(value: Any) -> bool:
+    if type(value) is slice:
+        return all(type(v) in (int, type(None)) for v in (value.start, value.stop, value.step))
     return type(value) in ATOMS or isinstance(value, enum.Enum)
 
 

@@ -211,6 +211,8 @@ class _Piece:
         r = self.rebuild
         lines = []
         for effect in self.captured.cx.effects.journal:
+            if effect.changes and id(effect.operands[0]) not in self.captured.cx.outside.known:
+                raise Break("effect", f"a {type(effect.operands[0]).__name__} that is not known")
             operands = ", ".join([r.expression(o) for o in effect.operands])
             lines.append(f"{r.constant(effect.function)}({operands})")
         for setter, operands in self.captured.states:
@@ -268,6 +270,7 @@ class _Piece:
         passed = list(self.rebuild.passed)
         for n, slot in enumerate(passed):
             cx.rows.test("pass", slot, count + n, why="")
+        cx.outside.keep_apart()
         table = cx.rows.table(count)
         return table, passed
 
