@@ -54,6 +54,7 @@ _CODES = {
     torch.float16: (2, 16), torch.float32: (2, 32), torch.float64: (2, 64), torch.bfloat16: (4, 16), torch.int8: (0, 8),
     torch.int16: (0, 16), torch.int32: (0, 32), torch.int64: (0, 64), torch.uint8: (1, 8), torch.uint16: (1, 16),
     torch.uint32: (1, 32), torch.uint64: (1, 64), torch.bool: (6, 8), torch.complex64: (5, 64), torch.complex128: (5, 128),
+    torch.float8_e4m3fn: (10, 8), torch.float8_e5m2: (12, 8),
 }  # fmt: skip
 
 
