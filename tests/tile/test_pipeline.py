@@ -227,3 +227,11 @@ def test_dtypes_in_memory() -> None:
     program = check(b.graph(composite.SOFTMAX(y, dim=1), reduce.SUM(i, dims=(0,))), error=2e-2)
     assert {v.dtype for v in program.values} == {dtypes.bf16, dtypes.i32, dtypes.b1}
     assert array(tensors(b.graph(x))[0]).dtype == np.uint16
+
+
+def test_call_writes_an_output() -> None:
+    b = Builder()
+    x = b.input(4, 6)
+    called = OPS["call"](x, overload="aten.tril.default", args=(TensorArg(0),), kwargs=(), type=x.type)
+    program = check(b.graph(called, view.PERMUTE(pointwise.TANH(called), dims=(1, 0))), call=run_call)
+    assert [type(s) for s in program.steps] == [Call, Launch]

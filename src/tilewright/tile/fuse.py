@@ -308,7 +308,7 @@ class Fuser:
         """Strides for the node under `n` that put `n` in memory with `strides`; None where it must be copied."""
         s = source(n)
         group = self.group_of.get(s)
-        if group is None or group.folded or group.kind == "call":
+        if group is None or group.folded or (group.kind == "call" and n is not s):
             return None
         if any(t == 0 and e > 1 for e, t in zip(n.shape, strides, strict=True)):
             return None

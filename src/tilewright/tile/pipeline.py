@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from ..base.config import Options
-from ..graph.ir import Graph, InputAttrs, Node, Shape, TensorType
+from ..graph.ir import Graph, InputAttrs, Node, Shape, TensorType, TupleType
 from ..graph.ops.contract import AttentionAttrs
 from ..graph.ops.opaque import GetitemAttrs
 from ..graph.passes.folded import folded_nodes
@@ -144,7 +144,7 @@ class _Lowering:
         `as_rows`: the copy is to be read as the left side of a product.
         """
         found = self._strided(n)
-        if found is not None:
+        if found is not None and not (as_rows and n not in self.values and self._is_apart(found[0])):
             return found
         group = self._copy_group(n)
         group.folded = folded
@@ -153,6 +153,11 @@ class _Lowering:
         self._launch(group, {n: value}, lambda c: lower_pointwise(group, c))
         self.values[n] = value
         return whole(value), n
+
+    def _is_apart(self, a: View) -> bool:
+        """Whether elements of a's rows lie apart where the machine would multiply them in pairs."""
+        k = static(a.shape[-1])[0]
+        return self.machine.pair_of(a.value.dtype, k) > 1 and k > 1 and a.strides[-1] != 1
 
     def _copy_group(self, n: Node) -> Group:
         group = new_group("copy", shape_of(n), False, -1)
@@ -230,17 +235,16 @@ class _Lowering:
         assert node is not None
         seen = [self.view_of(a)[0] for a in node.args]
         args = tuple([dataclasses.replace(v, value=self.all[v.value.id]) for v in seen])
-        taken = {m.attrs.index for m in group.members if isinstance(m.attrs, GetitemAttrs)}
-        # What nobody takes need not even be a tensor; one result is kept, so that an operator with effects runs.
-        items = tuple(sorted(taken)) or (0,)
-        types = (node.type,) if isinstance(node.type, TensorType) else tuple(node.type.items[k] for k in items)
-        results = tuple(self._value(t, row_major(static(*t.shape)), Storage.TEMP, name=node.op.name) for t in types)
+        takers = {m.attrs.index: m for m in group.members if isinstance(m.attrs, GetitemAttrs)}
         if isinstance(node.type, TensorType):
-            self.values[node] = results[0]
-        for m in group.members:
-            if isinstance(m.attrs, GetitemAttrs):
-                self.values[m] = results[items.index(m.attrs.index)]
-        self.steps.append(Call(node, args, results, False, items))
+            takers = {0: node}
+        results = {k: self._kept(group, m) for k, m in sorted(takers.items())}
+        self.values.update({m: results[k] for k, m in takers.items()})
+        if isinstance(node.type, TupleType) and not results:
+            # What nobody takes need not even be a tensor; one result is kept, so that an operator with effects runs.
+            t = node.type.items[0]
+            results[0] = self._value(t, row_major(static(*t.shape)), Storage.TEMP, name=node.op.name)
+        self.steps.append(Call(node, args, tuple([self.all[v.id] for v in results.values()]), False, tuple(results)))
 
     # --- kernels ---
 
