@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import collections
+import copy
 import functools
 import itertools
 import logging
@@ -338,7 +339,7 @@ _IN_ORDER = frozenset((("append", list), ("extend", list), ("__iadd__", list), (
 def container_method(cx: Capture, o: Any, name: str, args: list[Any], kwargs: dict[str, Any], bound: Any = None) -> Any:
     """`o.name(*args)` of a list, dict, set or deque."""
     if name == "__setitem__":
-        return access.set_item(cx, o, *args) if type(getattr(type(o), name)) is not types.FunctionType else _raw_set(cx, o, *args)
+        return access.set_item(cx, o, *args) if type(getattr(type(o), name)) is not types.FunctionType else _raw_set(cx, o, *args, bound)
     if name == "__getitem__" and type(getattr(type(o), name)) is not types.FunctionType:
         return access.get_item(cx, o, *args)
     if name == "__delitem__" and type(getattr(type(o), name)) is not types.FunctionType:
@@ -380,12 +381,15 @@ def container_method(cx: Capture, o: Any, name: str, args: list[Any], kwargs: di
     return cx.outside.see(cx.effects.mutate(o, method, tuple(args), kwargs, rewrite=not in_order))
 
 
-def _raw_set(cx: Capture, o: Any, key: Any, value: Any) -> None:
+def _raw_set(cx: Capture, o: Any, key: Any, value: Any, bound: Any) -> None:
     """`dict.__setitem__` called by a subclass's own."""
-    if id(o) in cx.outside.known:
-        cx.outside.apart(cx.outside.known[id(o)])
+    if id(o) not in cx.outside.known:
+        bound(key, value)
+        return
+    cx.outside.apart(cx.outside.known[id(o)])
+    if not isinstance(o, dict):
         raise Break("effect", f"an item of {type(o).__name__} is set")
-    (dict if isinstance(o, dict) else list).__setitem__(o, key, value)
+    cx.effects.set_item(o, access._hashable(cx, key), value)
 
 
 def _dict_entry(cx: Capture, o: Any, known: Any, name: str, args: list[Any]) -> Any:
@@ -422,7 +426,7 @@ def functions() -> dict[Any, Callable[..., Any]]:
         torch.compiler.is_dynamo_compiling: lambda cx: True, builtins.__build_class__: _build_class, id: _id,
         issubclass: lambda cx, a, b: issubclass(a, b), callable: lambda cx, f: callable(f), nn.Module.__setattr__: access.set_attribute,
         nn.Module.__getattr__: lambda cx, m, n: access._missing_attribute(cx, m, n, cx.outside.known.get(id(m))),
-        torch.is_tensor: lambda cx, v: isinstance(v, torch.Tensor), dict.fromkeys: lambda cx, keys, v=None: dict.fromkeys(_iterable(cx, keys), v),
+        copy.deepcopy: _deepcopy, torch.is_tensor: lambda cx, v: isinstance(v, torch.Tensor), dict.fromkeys: lambda cx, keys, v=None: dict.fromkeys(_iterable(cx, keys), v),
     }  # fmt: skip
 
 
@@ -541,6 +545,39 @@ def _new(cx: Capture, cls: type, *args: Any, **kwargs: Any) -> Any:
     o = object.__new__(cls)
     cx.new_objects.append(o)
     return o
+
+
+def _deepcopy(cx: Capture, o: Any, memo: Any = None) -> Any:
+    if memo is not None:
+        raise Break("builtin", "copy.deepcopy with a memo")
+    _read_whole(cx, o, set())
+    return copy.deepcopy(o)
+
+
+def _read_whole(cx: Capture, o: Any, seen: set[int]) -> None:
+    """Guard everything that a deep copy of the object reads."""
+    cls = type(o)
+    if is_atom(o) or id(o) in seen or isinstance(o, type | types.FunctionType | types.BuiltinFunctionType):
+        return
+    seen.add(id(o))
+    if isinstance(o, CONTAINERS):
+        cx.outside.expand(o)
+        for item in [*o.keys(), *o.values()] if isinstance(o, dict) else list(o):
+            _read_whole(cx, item, seen)
+        if cls in CONTAINERS:
+            return
+    attributes = access.attributes_of(o)
+    plain = cls.__reduce_ex__ is object.__reduce_ex__ and cls.__reduce__ is object.__reduce__ and not hasattr(cls, "__deepcopy__")
+    getstate = getattr(cls, "__getstate__", None)
+    if not is_python_class(cls) or not plain or attributes is None or type(getstate) is types.FunctionType or isinstance(o, nn.Module):
+        raise Break("builtin", f"copy.deepcopy of a {cls.__name__}")
+    known = cx.outside.known.get(id(o))
+    if known is not None:
+        before = cx.effects.before(attributes)
+        cx.rows.test("keys", cx.outside.dict_slot(known), tuple(before), why=f"{known.name} has other attributes")
+    for name in list(attributes):
+        value = attributes[name] if known is None else cx.outside.attribute(known, attributes, name)
+        _read_whole(cx, value, seen)
 
 
 def _exc_info(cx: Capture) -> Any:

@@ -41,9 +41,10 @@ MOST_JUMPS = 200_000
 class UserError(Exception):
     """The program itself raised: it is run in eager, where it raises again."""
 
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(str(error))
+    def __init__(self, error: BaseException, at: Location | None) -> None:
+        super().__init__(f"{type(error).__name__}: {error} ({at})")
         self.error = error
+        self.at = at
 
 
 class _DispatchLevel(private.DispatchMode):
@@ -159,6 +160,7 @@ class Capture:
         self.stop = stop
         self.frame: Frame | None = None
         self.handled: BaseException | None = None
+        self.raised: tuple[BaseException, Location] | None = None  # the last exception seen, and where it arose
         self.memo: set[Any] = set()
         self.global_hooks_read = self.global_hooks = False
         self.new_objects = _NewObjects()
@@ -363,7 +365,7 @@ class Capture:
                 try:
                     end = frame.run()
                 except Exception as e:
-                    raise UserError(e) from e
+                    raise UserError(e, self.raised and self.raised[1]) from e
                 if end[0] not in (RETURN, STOP):
                     raise Break("coroutine", "a generator function is compiled")
             after = _states()

@@ -5,6 +5,7 @@ In: what the program changes outside. Out: a journal of `Effect`s in their order
 
 from __future__ import annotations
 
+import collections
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -119,15 +120,17 @@ class Effects:
     def set_item(self, table: dict[Any, Any], key: Any, value: Any) -> None:
         self._save(table)
         self._mark(table, key)
-        table[key] = value
-        self.journal.append(Effect(type(table).__setitem__, (table, key, value)))
+        write = _own_class(table).__setitem__
+        write(table, key, value)
+        self.journal.append(Effect(write, (table, key, value)))
 
     def delete_item(self, table: dict[Any, Any], key: Any) -> None:
         if key in table:
             self._save(table)
             self._mark(table, key)
-        del table[key]
-        self.journal.append(Effect(type(table).__delitem__, (table, key)))
+        write = _own_class(table).__delitem__
+        write(table, key)
+        self.journal.append(Effect(write, (table, key)))
 
     def set_cell(self, cell: types.CellType, value: Any) -> None:
         try:
@@ -172,6 +175,11 @@ def _put_back(container: Any, content: Any) -> None:
     else:
         container.clear()
         container.extend(content) if hasattr(container, "extend") else container.update(content)
+
+
+def _own_class(table: dict[Any, Any]) -> Any:
+    """The class without Python code that keeps the entries."""
+    return next(c for c in (collections.OrderedDict, dict) if isinstance(table, c))
 
 
 def _set_cell(cell: types.CellType, value: Any) -> None:

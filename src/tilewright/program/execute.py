@@ -87,6 +87,8 @@ class Frame:
         cx.spend()
         if e.__context__ is None and cx.handled is not None and cx.handled is not e:
             e.__context__ = cx.handled
+        if cx.raised is None or cx.raised[0] is not e:
+            cx.raised = e, self.location()
         handler = self.code.handler(self.at)
         if handler is None:
             raise e
