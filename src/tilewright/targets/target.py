@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ..base import errors
 from ..tile.schedule import Machine
+from .cpu import amx
 from .cpu import isa as cpu_isa
 from .cpu.isa import Isa
 
@@ -32,7 +33,8 @@ class Target:
         units = 4 if isa.lanes == 4 else 2
         return Machine(
             lanes=isa.lanes, nr=isa.nr, mr=isa.mr, l1_bytes=isa.l1_bytes, l2_bytes=isa.l2_bytes, threads=threads,
-            gflops=0.9 * ghz * 2 * units * isa.lanes, ghz=ghz, dot_pairs=isa.has_bf16_dot,
+            gflops=0.9 * ghz * 2 * units * isa.lanes, ghz=ghz,
+            dot_pairs=isa.multiplies_pairs, pair_depth=amx.DEPTH if isa.has_amx else 2, tile=amx.ROWS if isa.has_amx else 0,
         )  # fmt: skip
 
 

@@ -80,6 +80,24 @@ def pairs(k: Extent, n: Extent, pair: int = 2) -> Layout:
     return Layout(f"pairs{pair}", (i, j), (i // pair) * row + j * pair + i % pair, _ceildiv(k, pair) * row)
 
 
+def paired(shape: Sequence[Extent], leading: Sequence[Extent], pair: int = 2) -> Layout:
+    """Matrices `shape` = [..., k, n], `leading` strides in elements apart, each with `pair` consecutive rows interleaved.
+
+    Panels side by side are such matrices: [panels, k, width].
+    """
+    _check(1, pair)
+    *before, k, n = shape
+    variables = tuple(var(f"d{i}") for i in range(len(shape)))
+    *lead, i, j = variables
+    row = as_expr(n) * pair
+    address = (i // pair) * row + j * pair + i % pair
+    size = _ceildiv(k, pair) * row
+    for v, extent, step in reversed(list(zip(lead, before, leading, strict=True))):
+        address = v * as_expr(step) + address
+        size = size + (as_expr(extent) - 1) * as_expr(step)
+    return Layout(f"paired{pair}", variables, address, size)
+
+
 def padded_extent(n: Extent, multiple: int) -> Expr:
     """`n` rounded up to a multiple: the logical extent to which a packed matrix must be written."""
     return _ceildiv(n, multiple) * multiple

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..base import scalar
+from ..base import dtypes, scalar
+from ..base.dtypes import DType
 from ..base.scalar import Expr
 
 
@@ -27,7 +28,17 @@ class Machine:
     bandwidth: float = 12.0  # from memory
     cache_bandwidth: float = 40.0  # from the second-level cache
     ghz: float = 3.5
-    dot_pairs: bool = False  # the target multiplies 16-bit pairs: bf16 panels are packed two rows of K together
+    dot_pairs: bool = False  # the target multiplies 16-bit pairs well: bf16 panels are packed two rows of K together
+    pair_depth: int = 2  # of K, from which it does
+    tile: int = 0  # rows and columns of a product in tile registers, and K of one step; 0 where there are none
+
+    def pair_of(self, dtype: DType, k: int) -> int:
+        """How many rows of K lie together in a packed right side."""
+        return 2 if self.dot_pairs and dtype is dtypes.bf16 and k >= self.pair_depth else 1
+
+    def widens(self, dtype: DType, k: int, rows: int) -> bool:
+        """Whether both sides of a product of 16-bit floats are converted beforehand: where many rows share the conversion."""
+        return dtype.is_float and dtype.bytes == 2 and self.pair_of(dtype, k) == 1 and rows >= WIDE_ROWS
 
 
 # Cost of an operation on one vector of fp32, in cycles of throughput; those absent cost one.
@@ -39,6 +50,7 @@ _CYCLES = {
 
 ROW_LIMIT = 170  # rows of A in a block: with 1024 of K they stay in a second-level cache beside a panel of B
 K_LIMIT = 1024
+WIDE_ROWS = 32  # of a product of 16-bit floats, from which converting both sides beforehand pays
 LAUNCH_NS = 600.0  # starting one more kernel: the call, the fork and the first misses
 
 
@@ -88,21 +100,32 @@ class GemmPlan:
     panels: int
 
 
-def plan_gemm(machine: Machine, m: int, n: int, k: int, batch: int = 1) -> GemmPlan:
+def plan_gemm(machine: Machine, m: int, n: int, k: int, batch: int = 1, pair: int = 1, grouped: bool = False) -> GemmPlan:
     """Blocks for [m, k] x [k, n] in panels of `machine.nr` columns.
 
     A block's A rows of one K step and a panel of B share the second-level cache. Where K takes several steps, panels go
-    in groups so that a step of A is read from memory once a group.
+    in groups so that a step of A is read from memory once a group; so they do where `grouped`. With `pair` rows of K
+    together elements are so much smaller, and blocks of rows and steps of K hold whole tiles of the tile registers.
     """
-    steps = max(1, math.ceil(k / K_LIMIT))
-    depth = max(16, math.ceil(math.ceil(k / steps) / 16) * 16)
+    unit = max(16, machine.tile) if pair > 1 else 16
+    steps = max(1, math.ceil(k / (K_LIMIT * pair)))
+    depth = max(unit, math.ceil(math.ceil(k / steps) / unit) * unit)
     depths = tuple(min(depth, k - start) for start in range(0, k, depth)) or (0,)
-    rows = balanced(m, min(ROW_LIMIT, max(machine.mr, machine.l2_bytes * 3 // 4 // (4 * max(depth, 1)))))
+    most = min(ROW_LIMIT, max(machine.mr, machine.l2_bytes * 3 // 4 // (4 // pair * max(depth, 1))))
+    rows = _tiled_rows(m, most, machine.tile) if pair > 1 and machine.tile else balanced(m, most)
     all_panels = math.ceil(n / machine.nr)
     blocks = batch * math.ceil(m / max(rows[0], 1)) * all_panels
-    if len(depths) == 1:
+    if len(depths) == 1 and not grouped:
         return GemmPlan(rows, depths, 1)
     return GemmPlan(rows, depths, max(1, min(4, blocks // (4 * machine.threads))))
+
+
+def _tiled_rows(total: int, limit: int, tile: int) -> tuple[int, int, int]:
+    """As `balanced`, but the full blocks are whole tiles high."""
+    if total <= tile:
+        return balanced(total, limit)
+    tiles, _, _ = balanced(math.ceil(total / tile), max(1, limit // tile))
+    return tiles * tile, *divmod(total, tiles * tile)
 
 
 def gemm_ns(machine: Machine, m: int, n: int, k: int, batch: int, element_bytes: int) -> float:

@@ -110,6 +110,8 @@ def emit_gemm(
         raise ValueError("the accumulator of a matrix product must be contiguous along n")
     if b.pairs and not (isa.has_bf16_dot and isinstance(k, int)):
         raise ValueError(f"operands in pairs need a constant k and a dot instruction, which {isa.name} lacks")
+    if b.pairs and not (a.dtype is b.dtype is dtypes.bf16 and acc.dtype is dtypes.f32 and a.column == 1):
+        raise ValueError("operands in pairs must be bf16, a contiguous along k, and their products summed in fp32")
     if _by_tile_registers(isa, a, b, n, k):
         _in_tile_registers(f, isa, a, b, acc, m, int(n), int(k), clear)
         return
@@ -125,7 +127,7 @@ def emit_gemm(
 
 
 def _by_tile_registers(isa: Isa, a: GemmOperand, b: GemmOperand, n: Amount, k: Amount) -> bool:
-    whole = isinstance(n, int) and isinstance(k, int) and k >= 2 * amx.DEPTH
+    whole = isinstance(n, int) and isinstance(k, int) and k >= amx.DEPTH
     return isa.has_amx and b.pairs and b.column == a.column == 1 and whole
 
 

@@ -41,7 +41,7 @@ from ...tile.ir import (
     bodies,
     const,
 )
-from . import atomic, expr, gemm, memory, prepare, reduce, scan, vector
+from . import atomic, expr, gemm, memory, paired, prepare, reduce, scan, vector
 from .context import Context
 
 _UNROLLED = 64
@@ -117,6 +117,8 @@ def _at(r: Region, variables: Sequence[Expr]) -> tuple[Expr, ...]:
 
 
 def _copy(ctx: Context, s: Copy) -> None:
+    if paired.copied(ctx, s):
+        return
     variables, index = _walk(s.dst)
     source = (*variables[:-2], variables[-1], variables[-2]) if s.transpose else variables
     store = Store(s.dst.buffer, index, Load(s.src.buffer, _at(s.src, source)))
@@ -140,6 +142,12 @@ def _gemm(ctx: Context, s: Gemm) -> None:
 
 def _operand(ctx: Context, r: Region, transpose: bool) -> gemm.GemmOperand:
     pointer = expr.pointer(ctx, r.buffer, ctx.facts.address(r.buffer, r.offsets))
+    layout = r.buffer.layout
+    pair_row = paired.pair_row(ctx.facts, layout) if layout is not None else None
+    if pair_row is not None:
+        if transpose or [d for d, e in enumerate(r.extents) if e is not None] != [r.buffer.rank - 2, r.buffer.rank - 1]:
+            raise errors.CompileError(reason=f"a matrix product reads {r.buffer.name}, which is in pairs, across them")
+        return gemm.GemmOperand(pointer, pair_row, 1, r.buffer.dtype, pairs=True)
     steps = [expr.size(ctx, step) for step, e in zip(_steps(ctx, r.buffer), r.extents, strict=True) if e is not None]
     row, column = reversed(steps) if transpose else steps
     return gemm.GemmOperand(pointer, row, column, r.buffer.dtype)

@@ -16,13 +16,19 @@ from ...base.scalar import Expr, Var, const
 from ...graph.ir import Node
 from ..fuse import Group
 from ..ir import Alloc, Buffer, Copy, Fill, For, Gemm, If, Parallel, Region, Scope, Stmt, Store, block
+from ..layout import paired
 from ..program import View
 from ..schedule import GemmPlan, expression_cycles, gemm_ns, plan_gemm
 from .context import Context, Draft, Lowered, kernel_name
 from .domain import Domain, axis, extent, merged, refined
 from .emit import Axis, Emitter, Params, Trace
-from .packing import PACKED_MATMUL
+from .pack import converted_copy
+from .packing import PackedAttrs
 from .space import Affine, shape_of, static
+
+PAIRED_ROWS = 4  # up to which packing a right side in pairs, inside the kernel, costs more than it gains
+
+_PAD = 16  # elements that rows of a copy are longer by, so that they do not meet in one set of a cache
 
 Run = list[tuple[Var, int]]
 
@@ -44,11 +50,15 @@ class Side:
 
 @dataclass(frozen=True)
 class Operands:
-    """`a` [batch..., M, K]; `b` [batch..., K, N], or [batch..., panels, K, nr] if `packed`."""
+    """`a` [batch..., M, K]; `b` [batch..., K, N], or packed as `packing` has it, `pair` rows of K together (0: it is not)."""
 
     a: Side
     b: Side
-    packed: bool
+    pair: int
+
+    @property
+    def packed(self) -> bool:
+        return self.pair > 0
 
     @property
     def structure(self) -> object:
@@ -59,7 +69,7 @@ class Operands:
 def operands(core: Node, view_of: Callable[[Node], tuple[View, Node]]) -> Operands:
     """The operands of a matmul; `view_of` gives the strided view of a node and the node whose memory that is."""
     a, b = (_side(*view_of(n)) for n in core.args)
-    return Operands(a, b, core.op is PACKED_MATMUL)
+    return Operands(a, b, core.attrs.pair if isinstance(core.attrs, PackedAttrs) else 0)
 
 
 def _side(view: View, node: Node) -> Side:
@@ -80,12 +90,20 @@ class _Contract:
         self.n, self.k = shape_of(self.core)[-1], sides.a.shape[-1]
         self.nr = self.machine.nr
         self.compute = self.core.dtype.compute
+        self.pair = sides.pair or self.machine.pair_of(self.core.dtype, self.k)
+        self.deep = math.ceil(self.k / self.pair) * self.pair
         self.ahead = sides.packed or self._in_place()
+        own = sides.packed or not self.ahead
+        self.multiplies_pairs = self.pair > 1 and own
+        rows = math.prod(shape_of(self.core)[:-1] if sides.packed else shape_of(self.core)[-2:-1])
+        self.wide = own and self.machine.widens(self.core.dtype, self.k, rows)
 
     def _in_place(self) -> bool:
         """Whether rows of b can be read where they are: contiguous, and not so far apart that few sets of a cache hold them."""
         k_step, n_step = self.sides.b.strides[-2:]
         rows = shape_of(self.core)[-2]
+        if self.pair > 1 and rows > PAIRED_ROWS:
+            return False
         apart = k_step * self.core.dtype.bytes % 1024 == 0 and self.k > 64
         return (n_step == 1 or self.n == 1) and not (apart and rows > 4 * self.machine.mr)
 
@@ -107,7 +125,7 @@ class _Contract:
         self._evaluate(domain, domain.own_axes(), Params(), Trace(), None)
 
     def _b_batch(self) -> tuple[int, ...]:
-        return self.sides.b.strides[: -3 if self.sides.packed else -2]
+        return self.sides.b.strides[: -2 if not self.sides.packed else -3 if self.sides.pair == 1 else -4]
 
     def _form(self, domain: Domain, strides: tuple[int, ...], with_rows: bool) -> Affine:
         """An operand's address, as far as it depends on batches (and rows), broadcast as matmul does."""
@@ -116,9 +134,7 @@ class _Contract:
         steps = [0 if s == 1 else t for s, t in zip(shape, strides, strict=True)]
         return domain.space.linear(index[len(index) - len(steps) :], steps)
 
-    def _evaluate(
-        self, domain: Domain, axes: list[Axis], params: Params, trace: Trace, acc: Expr | None
-    ) -> list[Store]:
+    def _evaluate(self, domain: Domain, axes: list[Axis], params: Params, trace: Trace, acc: Expr | None) -> list[Store]:
         """The epilogue's stores, with `acc` for the product's element."""
         emitter = Emitter(domain.space, axes, params, self.context.values, self.context.targets, self.here, trace)
         product = acc if acc is not None else scalar.var("acc", self.compute)
@@ -142,13 +158,13 @@ class _Writer:
         self.batches = [v for v, _ in self.grid]
         self.batch_axes = [axis(run, v) for run, v in zip(batches, self.batches, strict=True)]
         self.rows = rows
-        self.a = self._operand(owner.sides.a, batches, a_form, 1, rows)
+        self.a = self._left(batches, a_form)
         self.b = self._right(batches, b_form)
         self.cost = 0.0
         self.elements = batch * self.m * owner.n
 
     def _planned(self, batch: int) -> GemmPlan:
-        plan = plan_gemm(self.machine, self.m, self.owner.n, self.owner.k, batch)
+        plan = plan_gemm(self.machine, self.m, self.owner.n, self.owner.k, batch, self.owner.pair, self.owner.wide)
         while self.panels % plan.panels:
             plan = GemmPlan(plan.rows, plan.depths, plan.panels - 1)
         return plan
@@ -169,7 +185,17 @@ class _Writer:
         sides = self.owner.sides
         self.turned = not self.owner.ahead and sides.b.strides[-1] != 1
         b = sides.b.turned() if self.turned else sides.b
-        return self._operand(b, batches, form, 3 if sides.packed else 2, [])
+        if sides.pair <= 1:
+            return self._operand(b, batches, form, 3 if sides.packed else 2, [])
+        shape = (*(extent(run) for run in batches), b.shape[-4], self.owner.deep, self.owner.nr)
+        steps = (*(form.coefficient(run[-1][0]) for run in batches), b.strides[-4])
+        return self.draft.params.get(b.node, shape, steps, b.offset + form.const, layout=paired(shape, steps, sides.pair))
+
+    def _left(self, batches: list[Run], form: Affine) -> Buffer:
+        """a; where its rows are wanted in another type, or in pairs while their elements lie apart, each block copies its own."""
+        owner, side = self.owner, self.owner.sides.a
+        self.copies = owner.wide or (owner.multiplies_pairs and side.strides[-1] != 1 and owner.k > 1)
+        return self._operand(side, batches, form, 1, self.rows)
 
     # --- statements ---
 
@@ -180,16 +206,23 @@ class _Writer:
         blocks = full + (rest > 0)
         inside = not owner.ahead
         row_var = scalar.var("mb")
-        if not inside and blocks > 1:
-            self.grid.append((row_var, const(blocks)))
         groups = self.panels // plan.panels
+        loops = [(row_var, blocks)] if not inside and blocks > 1 else []
         if groups > 1:
-            self.grid.append((panel, const(groups)))
+            loops.insert(0 if self._rows_stay() else len(loops), (panel, groups))
+        self.grid += [(v, const(count)) for v, count in loops]
         first = panel if groups > 1 else const(0)
         body = self._columns(first, lambda cols: self._rows(row_var if blocks > 1 else const(0), first, cols, inside))
         cost = gemm_ns(self.machine, self.m, owner.n, owner.k, self.elements // max(1, self.m * owner.n), owner.core.dtype.bytes)
         cost += self.elements * self.cost / (self.machine.lanes * self.machine.ghz)
         return self.draft.finish(self.grid, body, cost)
+
+    def _rows_stay(self) -> bool:
+        """Whether all of a stays in the second-level cache, so that each panel is read once.
+
+        Only products of pairs are so fast that reading panels again for each block of rows shows.
+        """
+        return self.owner.multiplies_pairs and self.m * self.owner.k * self.owner.core.dtype.bytes <= self.machine.l2_bytes // 2
 
     def _columns(self, group: Expr, body: Callable[[int], Stmt]) -> Stmt:
         """`body(columns of the last panel of the group)`, twice where the very last panel is ragged."""
@@ -218,18 +251,21 @@ class _Writer:
     def _packing(self, row: Expr, group: Expr, cols: int) -> Stmt:
         """Pack the group's panels, then walk the rows."""
         owner, count = self.owner, self.plan.panels
-        packed = Buffer("packed", self.b.dtype, (const(count), const(owner.k), const(owner.nr)), Scope.SHARED)
+        shape = (count, owner.deep, owner.nr)
+        layout = paired(shape, (owner.deep * owner.nr,), owner.pair) if owner.pair > 1 else None
+        dtype = owner.compute if owner.wide else self.b.dtype
+        packed = Buffer("packed", dtype, tuple(const(s) for s in shape), Scope.SHARED, layout=layout)
         size, full, rest = self.plan.rows
         steps: list[Stmt] = []
         for q in range(count):
             width = cols if q == count - 1 else owner.nr
             first = (group * const(count) + const(q)) * const(owner.nr)
             if self.turned:
-                src = Region(self.b, (*self.batches, first, const(0)), (*self._points(), const(width), const(owner.k)))
+                src = Region(self.b, (*self.batches, first, const(0)), (*self._points(), const(width), const(owner.deep)))
             else:
-                src = Region(self.b, (*self.batches, const(0), first), (*self._points(), const(owner.k), const(width)))
-            dst = Region(packed, (const(q), const(0), const(0)), (None, const(owner.k), const(width)))
-            steps.append(Copy(src, dst, self.turned))
+                src = Region(self.b, (*self.batches, const(0), first), (*self._points(), const(owner.deep), const(width)))
+            dst = Region(packed, (const(q), const(0), const(0)), (None, const(owner.deep), const(width)))
+            steps.append(converted_copy(src, dst, self.turned))
         v = scalar.var("mi")
         if full > 1:
             steps.append(For(v, const(full), self._block(v * const(size), size, group, cols, packed)))
@@ -249,18 +285,22 @@ class _Writer:
         steps: list[Stmt] = []
         start = 0
         for depth in self.plan.depths:
+            products: list[Stmt] = []
+            left = Region(self.a, (*self.batches, first_row, const(start)), (*self._points(), const(rows), const(depth)))
+            dtype = owner.compute if owner.wide else self.a.dtype
+            copy = Buffer("left", dtype, (const(rows), const(depth)), Scope.SHARED, strides=(const(depth + _PAD), const(1)))
+            whole = Region(copy, (const(0), const(0)), copy.shape)
             for q in range(count):
                 width = cols if q == count - 1 else owner.nr
-                steps.append(self._gemm(acc, first_row, rows, group, q, (start, depth), width, packed))
+                products.append(self._gemm(acc, whole if self.copies else left, group, q, (start, depth), width, packed))
+            steps.append(Alloc(copy, block(Copy(left, whole), *products)) if self.copies else block(*products))
             start += depth
         for q in range(count):
             width = cols if q == count - 1 else owner.nr
             steps.append(self._epilogue(acc, first_row, rows, group, q, width))
         return Alloc(acc, block(*steps))
 
-    def _gemm(
-        self, acc: Buffer, first_row: Expr, rows: int, group: Expr, q: int, k: tuple[int, int], width: int, packed: Buffer | None
-    ) -> Stmt:
+    def _gemm(self, acc: Buffer, a: Region, group: Expr, q: int, k: tuple[int, int], width: int, packed: Buffer | None) -> Stmt:
         """One product: `k` is (start, length) of the step, `width` the columns wanted."""
         owner, points = self.owner, self._points()
         start, depth = const(k[0]), const(k[1])
@@ -272,10 +312,9 @@ class _Writer:
             b = Region(self.b, (*self.batches, panel, start, const(0)), (*points, None, depth, const(width)))
         else:
             b = Region(self.b, (*self.batches, start, panel * const(owner.nr)), (*points, depth, const(width)))
-        target = Region(acc, (const(q), const(0), const(0)), (None, const(rows), const(width)))
+        target = Region(acc, (const(q), const(0), const(0)), (None, a.shape[0], const(width)))
         if k[1] == 0:
             return Fill(target, const(0, acc.dtype))
-        a = Region(self.a, (*self.batches, first_row, start), (*points, const(rows), depth))
         return Gemm(a, b, target, clear=k[0] == 0)
 
     def _epilogue(self, acc: Buffer, first_row: Expr, rows: int, group: Expr, q: int, width: int) -> Stmt:

@@ -14,7 +14,7 @@ from ...base import dtypes, scalar
 from ...base.scalar import Expr, Var, cast, const
 from ...graph.ir import Family, Node
 from ...graph.ops.index import CAT, GATHER, TAKE, DimAttrs, IotaAttrs, PadAttrs, SliceScatterAttrs
-from ..ir import Buffer
+from ..ir import Buffer, Layout
 from ..program import Value
 from .packing import PackAttrs
 from .space import ZERO, Affine, Index, Space, row_major, shape_of, static
@@ -62,16 +62,24 @@ class Params:
     outputs: list[str] = field(default_factory=list)
     known: dict[tuple[object, ...], Buffer] = field(default_factory=dict)
 
-    def get(self, node: Node, shape: tuple[int, ...], strides: tuple[int, ...], offset: int, write: bool = False) -> Buffer:
-        """The parameter that sees the memory of `node` through shape and strides."""
+    def get(
+        self,
+        node: Node,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        offset: int,
+        write: bool = False,
+        layout: Layout | None = None,
+    ) -> Buffer:
+        """The parameter that sees the memory of `node` through shape and strides, or through a layout."""
         if not shape:
             shape, strides = (1,), (1,)
-        key = (node, shape, strides, offset, write)
+        key = (node, shape, strides, offset, write, layout)
         found = self.known.get(key)
         if found is None:
             name = f"y{len(self.outputs)}" if write else f"x{len(self.buffers) - len(self.outputs)}"
-            step = None if strides == row_major(shape) else tuple(const(s) for s in strides)
-            found = self.known[key] = Buffer(name, node.dtype, tuple(const(s) for s in shape), strides=step)
+            step = None if layout or strides == row_major(shape) else tuple(const(s) for s in strides)
+            found = self.known[key] = Buffer(name, node.dtype, tuple(const(s) for s in shape), strides=step, layout=layout)
             self.buffers.append(found)
             self.bindings.append(Binding(node, offset))
             if write:
@@ -237,7 +245,7 @@ class Emitter:
             case PadAttrs():
                 return self._pad(node, node.attrs, index)
             case PackAttrs():
-                return self._pack(node, index)
+                return self._pack(node, node.attrs, index)
             case DimAttrs(d) if node.op is CAT:
                 return self._cat(args, index, d)
             case DimAttrs(d) if node.op is TAKE:
@@ -356,15 +364,22 @@ class Emitter:
         e = self.value(x, tuple(at))
         return e if cond is None else scalar.select(cond, e, fill)
 
-    def _pack(self, node: Node, index: Index) -> Expr:
-        b, n = node.args[0], shape_of(node.args[0])[-1]
-        *batch, panel, k, j = index
-        column = self.space.add(self.space.scale(panel, shape_of(node)[-1]), j)
-        if self.space.range(column)[1] < n:
-            return self.value(b, (*batch, k, column))
-        cond = self.render(column) < n
-        e = self.value(b, (*batch, k, self._clamped(column, n)))
-        return scalar.select(cond, e, const(0, e.dtype))
+    def _pack(self, node: Node, attrs: PackAttrs, index: Index) -> Expr:
+        k, n = shape_of(node.args[0])[-2:]
+        *batch, panel, row, j = index if attrs.pair == 1 else index[:-1]
+        if attrs.pair > 1:
+            row = self.space.add(self.space.scale(row, attrs.pair), index[-1])
+        column = self.space.add(self.space.scale(panel, attrs.nr), j)
+        cond: Expr | None = None
+        at = list(batch)
+        for i, size in ((row, k), (column, n)):
+            if self.space.range(i)[1] >= size:
+                test = self.render(i) < size
+                cond = test if cond is None else cond & test
+                i = self._clamped(i, size)
+            at.append(i)
+        e = self.value(node.args[0], tuple(at))
+        return e if cond is None else scalar.select(cond, e, const(0, e.dtype))
 
 
 def fits(coefficients: Sequence[int], extents: Sequence[int]) -> bool:

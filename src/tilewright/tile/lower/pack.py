@@ -16,9 +16,11 @@ from ...graph.ir import Node
 from ...graph.ops.index import CAT, DimAttrs
 from ...graph.ops.view import PERMUTE, PermuteAttrs
 from ..fuse import Group
-from ..ir import Copy, Region
+from ..ir import Alloc, Buffer, Copy, Region, Scope, Stmt, block
+from ..layout import paired
 from ..program import View
 from .context import Context, Draft, Lowered
+from .packing import PackAttrs
 from .space import shape_of, static
 
 Strided = Callable[[Node], tuple[View, Node] | None]
@@ -27,7 +29,7 @@ Strided = Callable[[Node], tuple[View, Node] | None]
 def lower_pack(group: Group, context: Context, strided: Strided) -> list[Lowered] | None:
     """`strided` gives a node's strided view and whose memory that is, where it has one."""
     node = group.members[0]
-    width = shape_of(node)[-1]
+    width = _attrs(node).nr
     found: list[Lowered] = []
     start = 0
     for piece in _side_by_side(node.args[0], group):
@@ -51,18 +53,32 @@ def _side_by_side(b: Node, group: Group) -> list[Node]:
     return [b]
 
 
+def converted_copy(src: Region, dst: Region, turned: bool) -> Stmt:
+    """A copy of a matrix to another type: where it is transposed as well, one step after the other."""
+    if src.buffer.dtype is dst.buffer.dtype or not turned:
+        return Copy(src, dst, turned)
+    step = Buffer("narrow", src.buffer.dtype, dst.shape, Scope.SHARED)
+    whole = Region(step, (const(0), const(0)), step.shape)
+    return Alloc(step, block(Copy(src, whole, True), Copy(whole, dst)))
+
+
+def _attrs(node: Node) -> PackAttrs:
+    assert isinstance(node.attrs, PackAttrs)
+    return node.attrs
+
+
 def _joined(n: Node) -> int | None:
     """The dimension along which `n` is a concatenation."""
     return n.attrs.dim if n.op is CAT and isinstance(n.attrs, DimAttrs) else None
 
 
 def _kernel(node: Node, seen: tuple[View, Node], panel: int, context: Context) -> Lowered:
-    """A block copies one panel: K rows of `width` columns, the columns behind the last one zero."""
+    """A block copies one panel: K rows of `width` columns, what is behind the last one zero."""
     view, memory = seen
     *batch, k, n = static(*view.shape)
     *steps, k_step, n_step = static(*view.strides)
-    width = shape_of(node)[-1]
-    panels = math.ceil(n / width)
+    width, pair = _attrs(node).nr, _attrs(node).pair
+    panels, deep = math.ceil(n / width), math.ceil(k / pair) * pair
     turned = n_step != 1 and n > 1
     draft = Draft("pack")
     last = (n, k) if turned else (k, n)
@@ -70,18 +86,20 @@ def _kernel(node: Node, seen: tuple[View, Node], panel: int, context: Context) -
     src = draft.params.get(memory, (*batch, *last), (*steps, *last_steps), static(view.offset)[0])
     target = context.targets[node]
     strides = static(*target.strides)
-    dst = draft.params.get(node, (*batch, panels, k, width), strides, panel * strides[-3], write=True)
+    if pair > 1:
+        strides = strides[:-1]
+    shape = (*batch, panels, deep, width)
+    layout = paired(shape, strides[:-2], pair) if pair > 1 else None
+    dst = draft.params.get(node, shape, strides, panel * strides[-3], write=True, layout=layout)
     grid: list[tuple[Var, Expr]] = [(scalar.var(f"b{i}"), const(e)) for i, e in enumerate(batch)]
     at = tuple(v for v, _ in grid)
     p = scalar.var("p")
     grid.append((p, const(panels)))
     column, zero, point = p * const(width), const(0), (None,) * len(batch)
     corner = (column, zero) if turned else (zero, column)
-    box = (const(width), const(k)) if turned else (const(k), const(width))
-    body = Copy(
-        Region(src, (*at, *corner), (*point, *box)),
-        Region(dst, (*at, p, zero, zero), (*point, None, const(k), const(width))),
-        turned,
-    )
+    box = (const(width), const(deep)) if turned else (const(deep), const(width))
+    source = Region(src, (*at, *corner), (*point, *box))
+    into = Region(dst, (*at, p, zero, zero), (*point, None, const(deep), const(width)))
+    body = converted_copy(source, into, turned)
     moved = 2 * math.prod(batch) * panels * k * width * node.dtype.bytes
     return draft.finish(grid, body, moved / context.machine.bandwidth * (2 if turned else 1))

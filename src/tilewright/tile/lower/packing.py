@@ -1,7 +1,7 @@
 """Operands of matmul in panels: internal operators that the lowering puts in place of a matmul with a constant right side.
 
 In: `matmul(a, b)`. Out: `packed_matmul(a, pack(b))`. Panels are [ceil(N / nr)][K][nr], zero beyond N, so that a micro-kernel
-reads them in order. Must not know tiles or statements.
+reads them in order; with pairs [ceil(N / nr)][ceil(K / 2)][nr][2], zero beyond K too. Must not know tiles or statements.
 """
 
 from __future__ import annotations
@@ -14,25 +14,34 @@ from ...graph.ir import Attrs, Family, Node, Op, TensorType, Type
 
 @dataclass(frozen=True)
 class PackAttrs(Attrs):
+    """`pair` consecutive rows of K lie together, as instructions that multiply pairs want them. `wide`: in the compute type."""
+
     nr: int
+    pair: int = 1
+    wide: bool = False
 
 
 def _infer_pack(attrs: PackAttrs, b: Type) -> TensorType:
     assert isinstance(b, TensorType)
     *batch, k, n = b.shape
-    return TensorType(b.dtype, (*batch, (n + attrs.nr - 1) // attrs.nr, k, attrs.nr))
+    dtype = b.dtype.compute if attrs.wide else b.dtype
+    panels, pair = (n + attrs.nr - 1) // attrs.nr, attrs.pair
+    if pair == 1:
+        return TensorType(dtype, (*batch, panels, k, attrs.nr))
+    return TensorType(dtype, (*batch, panels, (k + pair - 1) // pair, attrs.nr, pair))
 
 
 @dataclass(frozen=True)
 class PackedAttrs(Attrs):
-    """`columns`: N, of which the last panel may hold a part only."""
+    """`columns`: N, of which the last panel may hold a part only. `pair` is the packed operand's."""
 
     columns: int
+    pair: int = 1
 
 
 def _infer_packed(attrs: PackedAttrs, a: Type, b: Type) -> TensorType:
     assert isinstance(a, TensorType) and isinstance(b, TensorType)
-    batch = broadcast_shape(a.shape[:-2], b.shape[:-3])
+    batch = broadcast_shape(a.shape[:-2], b.shape[: -3 if attrs.pair == 1 else -4])
     return TensorType(a.dtype, (*batch, a.shape[-2], attrs.columns))
 
 
@@ -50,6 +59,6 @@ def broadcast_shape(x: tuple[Any, ...], y: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(b if a == 1 else a for a, b in zip(x, y, strict=True))
 
 
-def packed(n: Node, a: Node, b: Node, nr: int) -> Node:
+def packed(n: Node, a: Node, b: Node, nr: int, pair: int = 1, wide: bool = False) -> Node:
     """The matmul `n` over `a` and a packed `b`."""
-    return PACKED_MATMUL(a, PACK(b, nr=nr), columns=n.shape[-1])
+    return PACKED_MATMUL(a, PACK(b, nr=nr, pair=pair, wide=wide), columns=n.shape[-1], pair=pair)

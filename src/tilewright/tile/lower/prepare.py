@@ -74,4 +74,5 @@ def _in_two(n: Node, x: Node, dims: tuple[int, ...], parts: int) -> Node | None:
 def _packed(n: Node, args: tuple[Node, ...], fixed: Collection[Node], machine: Machine) -> Node | None:
     if n.op is not MATMUL or n.args[1] not in fixed or n.args[0] in fixed or n.tensor.numel == 0:
         return None
-    return packed(n, args[0], args[1], machine.nr)
+    k, rows = shape_of(args[1])[-2], math.prod(shape_of(args[0])[:-1])
+    return packed(n, args[0], args[1], machine.nr, machine.pair_of(n.dtype, k), machine.widens(n.dtype, k, rows))
