@@ -11,6 +11,7 @@ globals and cells a function names, and torch's modes. Parameters are looked up 
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,6 +56,7 @@ class _Builder:
         self.check_grad = check_grad
         self._memo: dict[tuple[Any, ...], int] = {}
         self._modules: set[int] = set()
+        self._classes: set[type] = set()
 
     def derive(self, row: tuple[Any, ...], reason: str) -> int:
         """A row that fills a new slot: its number. Asking twice gives the same slot."""
@@ -102,6 +104,7 @@ class _Builder:
             if id(module) in self._modules:
                 continue
             self._modules.add(id(module))
+            self.module_class(type(module))
             name = f"{what}.{path}" if path else what
             slot = self.derive(("const", module.__dict__), name)
             self.test(("len", slot, len(module.__dict__)), f"{name} gained or lost an attribute")
@@ -115,6 +118,30 @@ class _Builder:
                         ("eq", self.derive(("get", slot, key), f"{name}.{key} is gone"), value),
                         f"{name}.{key} is no longer {value!r}",
                     )
+
+    def module_class(self, cls: type) -> None:
+        """What a module's calls run: its class's `forward`, and the globals that names."""
+        if cls in self._classes:
+            return
+        self._classes.add(cls)
+        methods = [(name, inspect.getattr_static(cls, name)) for name in ("forward", "__call__")]
+        self.test(("class", cls, tuple(methods)), f"the class {cls.__qualname__} was edited")
+        forward = methods[0][1]
+        if isinstance(forward, types.FunctionType) and not forward.__module__.startswith("torch."):
+            self.function(forward)
+
+    def function(self, fn: types.FunctionType) -> None:
+        """The globals that a function names and the cells that it closes over."""
+        slot = self.derive(("const", fn.__globals__), "globals")
+        for name in fn.__code__.co_names:
+            value = fn.__globals__.get(name)
+            if type(value) in CONTAINERS or isinstance(value, (bool, int, float, str, nn.Module, types.FunctionType)):
+                self.value(self.derive(("get", slot, name), f"global {name} is gone"), value, f"global {name}")
+        for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
+            value = _contents(cell)
+            if value is None or isinstance(value, (*PLAIN, *CONTAINERS, nn.Module, types.FunctionType)):
+                held = self.derive(("cell", self.derive(("const", cell), name)), f"variable {name} is unset")
+                self.value(held, value, f"variable {name}")
 
     def _container(self, slot: int, key: str, value: dict[str, Any], name: str) -> None:
         held = self.derive(("get", slot, key), f"{name}.{key} is gone")
@@ -189,22 +216,13 @@ def _argument(b: _Builder, source: ArgSource, args: Sequence[Any], kwargs: dict[
 
 
 def _callable(b: _Builder, fn: Callable[..., Any]) -> None:
-    """A module's tree; of a function, the globals it names and the cells it closes over."""
     if isinstance(fn, types.MethodType):
         b.value(b.derive(("const", fn.__self__), "self"), fn.__self__, "self")
         fn = fn.__func__
     if isinstance(fn, nn.Module):
         b.module(fn, "module")
-    if not isinstance(fn, types.FunctionType):
-        return
-    slot = b.derive(("const", fn.__globals__), "globals")
-    for name in fn.__code__.co_names:
-        value = fn.__globals__.get(name)
-        if type(value) in CONTAINERS or isinstance(value, (bool, int, float, str, nn.Module, types.FunctionType)):
-            b.value(b.derive(("get", slot, name), f"global {name} is gone"), value, f"global {name}")
-    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
-        if (value := _contents(cell)) is None or isinstance(value, (*PLAIN, nn.Module, types.FunctionType, tuple, list, dict)):
-            b.value(b.derive(("cell", b.derive(("const", cell), name)), f"variable {name} is unset"), value, f"variable {name}")
+    if isinstance(fn, types.FunctionType):
+        b.function(fn)
 
 
 def _contents(cell: types.CellType) -> Any:
