@@ -241,7 +241,7 @@ def _check_launch(launch: Launch) -> None:
 
 
 def _span(p: Buffer) -> tuple[int, int] | None:
-    """The elements that a parameter may touch, from its first one; None where sizes are not constants."""
+    """The elements that a parameter may touch, from its first one; None for none, and where sizes are not constants."""
     if p.layout is not None:
         return (0, int(p.layout.size.value)) if isinstance(p.layout.size, Const) else None
     low = high = 0
@@ -249,7 +249,7 @@ def _span(p: Buffer) -> tuple[int, int] | None:
         if not isinstance(n, Const) or not isinstance(step, Const):
             return None
         if not n.value:
-            return (0, 0)
+            return None
         reach = int(n.value - 1) * int(step.value)
         low, high = low + min(reach, 0), high + max(reach, 0)
     return low, high + 1
