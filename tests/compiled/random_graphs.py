@@ -33,16 +33,17 @@ BOUND = 200.0  # nodes with larger magnitudes are not used, so that no precision
 # --- generation -------------------------------------------------------------------------------------------------------
 
 
-def sample(seed: int, size: int | None = None) -> Sample:
-    """A graph of about `size` operators."""
-    return _Builder(seed).build(size)
+def sample(seed: int, size: int | None = None, largest: int | None = None) -> Sample:
+    """A graph of about `size` operators on values of at most `largest` elements."""
+    return _Builder(seed, largest).build(size)
 
 
 class _Builder:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, largest: int | None) -> None:
         self.rng = random.Random(seed)
         self.torch = torch.Generator().manual_seed(seed)
-        self.largest = LARGEST * (10 if self.chance(0.1) else 1)
+        self.largest = largest or LARGEST * (10 if self.chance(0.1) else 1)
+        self.sizes = SIZES if self.largest <= 10 * LARGEST else (*SIZES, 48, 100, 128, 257, 300)
         self.inputs: list[Node] = []
         self.tensors: list[torch.Tensor] = []
         self.values: dict[Node, torch.Tensor] = {}
@@ -70,7 +71,7 @@ class _Builder:
     def _shape(self, rank: int | None = None) -> tuple[int, ...]:
         rank = self.rng.choice((1, 2, 2, 3, 3, 4)) if rank is None else rank
         while True:
-            shape = tuple(0 if self.chance(0.01) else self.rng.choice(SIZES) for _ in range(rank))
+            shape = tuple(0 if self.chance(0.01) else self.rng.choice(self.sizes) for _ in range(rank))
             if math.prod(shape) <= self.largest:
                 return shape
 
@@ -463,7 +464,7 @@ def _matmul(b: _Builder) -> Node | None:
     x = b.pick(lambda n: n.dtype.is_float and len(n.shape) >= 2)
     if x is None:
         return None
-    k, n = x.shape[-1], b.rng.choice(SIZES)
+    k, n = x.shape[-1], b.rng.choice(b.sizes)
     lead = x.shape[:-2] if b.chance(0.3) else ()
     if b.chance(0.5):
         axes = tuple(range(len(lead))) + (len(lead) + 1, len(lead))

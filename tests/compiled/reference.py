@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from cpu.guarded import guarded
 from tilewright.base import dtypes
 from tilewright.graph.ir import INPUT, Graph, Node
 from tilewright.graph.ops import composite, contract, index, pointwise, reduce, scan
@@ -26,12 +27,14 @@ class Sample:
     exact: frozenset[Node]
 
     def fresh(self) -> list[torch.Tensor]:
-        """The tensors again, in own memory: a run may write into them."""
+        """The tensors again, in own memory, since a run may write into them; a page that faults follows each."""
         return [_copied(t) for t in self.tensors]
 
 
 def _copied(t: torch.Tensor) -> torch.Tensor:
-    memory = t.as_strided((t.untyped_storage().nbytes() // t.element_size(),), (1,), 0).clone()
+    memory = t.as_strided((t.untyped_storage().nbytes() // t.element_size(),), (1,), 0)
+    if memory.numel():
+        memory = torch.from_numpy(guarded(memory.view(torch.uint8).numpy())).view(t.dtype)
     return memory.as_strided(t.shape, t.stride(), t.storage_offset())
 
 

@@ -78,10 +78,10 @@ def test_random_graphs_with_avx2(chunk: int) -> None:
     run(FIRST + 1000 + chunk * CHUNK, CHUNK, "cpu:x86-64-v3", simulate=False)
 
 
-def test_large_graphs() -> None:
-    """More elements, several blocks and threads; a few, since the simulator takes its time."""
-    for seed in range(3000, 3004):
-        check(sample(seed, size=40), simulate=False)
+@pytest.mark.parametrize("seed", range(3000, 3006))
+def test_large_values(seed: int) -> None:
+    """Several blocks and threads, panels and remainders; the simulator would take its time."""
+    check(sample(seed, size=12, largest=200_000), simulate=False)
 
 
 def test_samples_are_repeatable_and_varied() -> None:
