@@ -6,6 +6,7 @@ A grid block belongs to one key head and takes every `parts`-th block of query r
 into panels once. Where all columns fit one block of scores, softmax is done on whole rows; else blocks of columns follow
 each other with a running maximum and sum (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et
 al., "FlashAttention", 2022), and what lies above the diagonal of a causal mask is never computed.
+Where the machine multiplies bf16 in pairs, keys, values, queries and weights stay bf16; scores and sums are fp32.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from ...base.dims import Size
 from ...base.dtypes import DType
 from ...base.scalar import cast, const, maximum, minimum, select, unary
 from ..builder import KernelBuilder, Span, region
-from ..ir import Buffer, Expr, Region, Scope
+from ..ir import Buffer, Const, Expr, Region, Scope
+from ..layout import paired
 from ..program import Arg, Launch, View
 from ..schedule import Machine, balanced, gemm_ns, op_cycles
+from .pack import converted_copy
 
 ROWS = 64  # query rows of a block
 WHOLE = 512  # columns up to which scores of a block are whole rows
 COLUMNS = 512  # of a block of scores where there are more
+CHUNK = 128  # columns that a product with values takes at a time where their number is found at run time
 FEW = 2  # query rows up to which scores are dot products, since packing k would cost as much
 _PAD = 16  # elements that rows of scores are longer by, so that they do not meet in one set of a cache
 _ALIASING = 1024  # bytes; rows this far apart, or a multiple, meet in few sets
@@ -146,12 +150,28 @@ class _Writer:
         self.b = KernelBuilder("attention")
         self.dtype = problem.compute
         self.nr = machine.nr
+        self.pair = self._pairing()
+        self.element = problem.q.value.dtype if self.pair > 1 else self.dtype
         self.block, self.full, self.rest = balanced(problem.rows, ROWS)
         self.few = problem.rows <= FEW
         self.whole = problem.columns <= WHOLE
         self.width = problem.columns if self.whole else COLUMNS
+        self.chunk = min(CHUNK, self.deep(self.width)) if problem.causal else 1
         self.folds_scale = math.isfinite(problem.scale) and abs(math.frexp(problem.scale)[0]) == 0.5
         self.args: list[Arg] = []
+
+    def _pairing(self) -> int:
+        """How many rows of a right side lie together; 1 where products are fp32."""
+        p = self.p
+        same = p.q.value.dtype is p.k.value.dtype is p.v.value.dtype
+        return self.machine.pair_of(p.q.value.dtype, size(p.q.shape[-1])) if same and p.rows > FEW else 1
+
+    def deep(self, k: int) -> int:
+        """`k` elements of a product as buffers hold them: with zeros behind up to whole steps of the tile registers."""
+        if self.pair == 1:
+            return k
+        unit = max(self.pair, self.machine.tile)
+        return math.ceil(k / unit) * unit
 
     def launch(self) -> Launch:
         p = self.p
@@ -231,16 +251,22 @@ class _Writer:
 
     def _pack_keys(self) -> None:
         """k^T in panels [ceil(columns / nr)][D][nr], zero beyond the last column."""
-        d, nr = size(self.p.k.shape[-1]), self.nr
-        panels = math.ceil(self.p.columns / nr)
-        self.panels = self.b.alloc(self.dtype, (panels, d, nr), Scope.SHARED, "panels")
-        with self.b.for_(panels, name="panel") as panel:
+        d, nr = self.deep(size(self.p.k.shape[-1])), self.nr
+        shape = (math.ceil(self.p.columns / nr), d, nr)
+        layout = paired(shape, (d * nr,), self.pair) if self.pair > 1 else None
+        self.panels = self.b.alloc(self.element, shape, Scope.SHARED, "panels", layout=layout)
+        with self.b.for_(shape[0], name="panel") as panel:
             source = region(self.k, *self.head, (panel * const(nr), nr), (0, d))
-            self.b.copy(source, region(self.panels, panel, (0, d), (0, nr)), transpose=True)
+            self.b.emit(converted_copy(source, region(self.panels, panel, (0, d), (0, nr)), True))
 
     def _packed_values(self) -> Callable[[Span, Span], Region]:
         """How to name a region of v: in place, or as a row-major copy where reading it again and again would be slow."""
         v, rows, features = self.p.v, self.p.columns, size(self.p.v.shape[-1])
+        if self.pair > 1:
+            rows = math.ceil(self.deep(rows) / self.chunk) * self.chunk
+            pairs = self.b.alloc(v.value.dtype, (rows, features), Scope.SHARED, "values", layout=paired((rows, features), ()))
+            self.b.copy(region(self.v, *self.head, (0, rows), (0, features)), pairs)
+            return lambda span, across: region(pairs, span, across)
         stride = size(v.strides[-2])
         strided = features > 1 and v.strides[-1] != 1
         slow = v.value.dtype is not self.dtype or stride * v.value.dtype.bytes % _ALIASING == 0 or stride < features
@@ -260,10 +286,15 @@ class _Block:
         self.features = size(writer.p.v.shape[-1])
         p, dtype = writer.p, writer.dtype
         depth = size(p.q.shape[-1])
-        pad = _PAD if depth * dtype.bytes % _ALIASING == 0 else 0
+        deep, element = writer.deep(depth), writer.element
+        pad = _PAD if deep * element.bytes % _ALIASING == 0 else 0
         width = math.ceil(writer.width / writer.nr) * writer.nr
-        self.query = self.b.alloc(dtype, (rows, depth), Scope.SHARED, "query", strides=(depth + pad, 1))
+        self.query = self.b.alloc(element, (rows, deep), Scope.SHARED, "query", strides=(deep + pad, 1))
         self.scores = self.b.alloc(dtype, (rows, width), Scope.FRAGMENT, "scores", strides=(width + _PAD, 1))
+        self.weights = self.scores  # what the values are multiplied with
+        if writer.pair > 1:
+            wide = math.ceil(writer.deep(writer.width) / writer.chunk) * writer.chunk
+            self.weights = self.b.alloc(element, (rows, wide), Scope.FRAGMENT, "weights", strides=(wide + 2 * _PAD, 1))
         self.acc = self.b.alloc(dtype, (rows, self.features), Scope.FRAGMENT, "acc")
         self.highest, self.total = (self.b.alloc(dtype, (rows,), Scope.SHARED, n) for n in ("highest", "total"))
         self.peak = self.b.alloc(dtype, (rows,), Scope.SHARED, "peak")
@@ -277,10 +308,14 @@ class _Block:
         self._store()
 
     def _load_query(self) -> None:
-        """A copy in the compute type, scaled where that is exact."""
-        with self.b.parallel(*self.query.shape) as (r, d):
+        """A copy in the type that is multiplied, scaled where that is exact."""
+        depth = size(self.w.p.q.shape[-1])
+        with self.b.parallel(self.rows, depth) as (r, d):
             x = cast(self.w.q[(*self.head, self.start + r, d)], self.w.dtype)
-            self.b.store(self.query, (r, d), x * self.w.p.scale if self.w.folds_scale and self.w.p.scale != 1 else x)
+            x = x * self.w.p.scale if self.w.folds_scale and self.w.p.scale != 1 else x
+            self.b.store(self.query, (r, d), cast(x, self.query.dtype))
+        if depth < self.w.deep(depth):
+            self.b.fill(region(self.query, (0, self.rows), (depth, self.w.deep(depth) - depth)), 0.0)
 
     def _columns_seen(self) -> Expr:
         """Up to which column the last row of the block sees."""
@@ -296,7 +331,7 @@ class _Block:
             seen = self._seen(r, columns)
             self.b.reduce("max", self.highest, r, [seen], lambda j: self._score(r, j, columns))
             self._exponentials(r, self._finite(self.highest[r]), seen, columns)
-            self.b.reduce("sum", self.total, r, [seen], lambda j: self.scores[r, j])
+            self.b.reduce("sum", self.total, r, [seen], lambda j: self._weight(r, j))
         self._multiply_values(columns, clear=True)
 
     # --- scores in blocks of columns ---
@@ -329,7 +364,7 @@ class _Block:
             keep = self.b.let(unary("exp", self.highest[r] - shift), "keep")
             self.b.store(self.highest, r, now)
             self._exponentials(r, shift, seen, columns)
-            self.b.reduce("sum", self.peak, r, [seen], lambda j: self.scores[r, j])
+            self.b.reduce("sum", self.peak, r, [seen], lambda j: self._weight(r, j))
             self.b.store(self.total, r, self.total[r] * keep + self.peak[r])
             with self.b.parallel(self.features) as (d,):
                 self.b.store(self.acc, (r, d), self.acc[r, d] * keep)
@@ -354,9 +389,23 @@ class _Block:
             self.b.gemm(self.query, keys, region(self.scores, (0, self.rows), (panel * nr, nr)), clear=True)
 
     def _multiply_values(self, columns: Columns, clear: bool) -> None:
-        weights = region(self.scores, (0, self.rows), (0, columns.count))
-        values = self.w.values((columns.first, columns.count), (0, self.features))
-        self.b.gemm(weights, values, self.acc, clear=clear)
+        rows, across = (0, self.rows), (0, self.features)
+        if self.w.pair == 1:
+            values = self.w.values((columns.first, columns.count), across)
+            self.b.gemm(region(self.weights, rows, (0, columns.count)), values, self.acc, clear=clear)
+            return
+        if isinstance(columns.count, Const):
+            depth = self.w.deep(int(columns.count.value))
+            self.b.gemm(
+                region(self.weights, rows, (0, depth)), self.w.values((columns.first, depth), across), self.acc, clear=clear
+            )
+            return
+        if clear:
+            self.b.fill(self.acc, 0.0)
+        chunk = const(self.w.chunk)
+        with self.b.for_((columns.count + (chunk - 1)) // chunk, name="chunk") as i:
+            values = self.w.values((columns.first + i * chunk, chunk), across)
+            self.b.gemm(region(self.weights, rows, (i * chunk, chunk)), values, self.acc)
 
     def _seen(self, r: Expr, columns: Columns) -> Expr:
         """How many of the block's columns row r sees: those before the diagonal."""
@@ -367,10 +416,25 @@ class _Block:
     def _exponentials(self, r: Expr, shift: Expr, seen: Expr, columns: Columns) -> None:
         """Weights in the place of scores, not yet divided by their sum; 0 where nothing is seen."""
         with self.b.parallel(seen) as (j,):
-            self.b.store(self.scores, (r, j), unary("exp", self._score(r, j, columns) - shift))
-        if columns.diagonal:
-            with self.b.parallel(columns.count - seen) as (j,):
-                self.b.store(self.scores, (r, seen + j), 0.0)
+            weight = unary("exp", self._score(r, j, columns) - shift)
+            self.b.store(self.weights, (r, j), cast(weight, self.weights.dtype))
+        end = self._multiplied(columns)
+        if end is not seen:
+            with self.b.parallel(end - seen) as (j,):
+                self.b.store(self.weights, (r, seen + j), 0.0)
+
+    def _multiplied(self, columns: Columns) -> Expr:
+        """How many of the block's columns the product with the values takes."""
+        if self.w.pair == 1:
+            return columns.count
+        if isinstance(columns.count, Const):
+            depth = self.w.deep(int(columns.count.value))
+            return columns.count if depth == columns.count.value else const(depth)
+        chunk = const(self.w.chunk)
+        return (columns.count + (chunk - 1)) // chunk * chunk
+
+    def _weight(self, r: Expr, j: Expr) -> Expr:
+        return cast(self.weights[r, j], self.w.dtype)
 
     def _score(self, r: Expr, j: Expr, columns: Columns) -> Expr:
         """The score of row r and column j of the block, scaled and masked."""
