@@ -235,3 +235,13 @@ def test_call_writes_an_output() -> None:
     called = OPS["call"](x, overload="aten.tril.default", args=(TensorArg(0),), kwargs=(), type=x.type)
     program = check(b.graph(called, view.PERMUTE(pointwise.TANH(called), dims=(1, 0))), call=run_call)
     assert [type(s) for s in program.steps] == [Call, Launch]
+
+
+def test_long_left_sides_are_copied_to_padded_rows() -> None:
+    """Once for all products that read them; the input itself is still what effects write to."""
+    b = Builder()
+    x = b.input(200, 256)
+    y, z = contract.MATMUL(x, b.parameter(256, 8)), contract.MATMUL(x, b.parameter(256, 9))
+    program = check(b.graph(y, pointwise.TANH(x), z, effects=[Effect(0, pointwise.NEG(x))]), error=1e-3)
+    copies = [v for v in program.values if v.storage is Storage.TEMP and v.strides == (272, 1)]
+    assert len(copies) == 1

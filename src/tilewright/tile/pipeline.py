@@ -16,6 +16,7 @@ from ..base.config import Options
 from ..graph.ir import Graph, InputAttrs, Node, Shape, TensorType, TupleType
 from ..graph.ops.contract import AttentionAttrs
 from ..graph.ops.opaque import GetitemAttrs
+from ..graph.ops.view import RESHAPE
 from ..graph.passes.folded import folded_nodes
 from .fuse import Group, Partition, is_virtual, new_group, partition
 from .ir import Kernel
@@ -31,10 +32,10 @@ from .lower.prepare import prepare
 from .lower.reduce import lower_rows
 from .lower.scan import lower_scan
 from .lower.space import row_major, shape_of, static
-from .lower.strides import choose, padded
+from .lower.strides import CONFLICT, choose, padded
 from .lower.views import compose, is_view, whole
 from .program import Arg, Call, Launch, Program, Step, Storage, Value, View
-from .schedule import Machine
+from .schedule import ROW_LIMIT, Machine
 
 Watch: TypeAlias = Callable[[Partition, Group, Sequence[Step]], None]
 """Told of each group that is run, and the steps that it became."""
@@ -144,7 +145,10 @@ class _Lowering:
         `as_rows`: the copy is to be read as the left side of a product.
         """
         found = self._strided(n)
-        if found is not None and not (as_rows and n not in self.values and self._is_apart(found[0])):
+        if found is not None and as_rows and (self._is_apart(found[0]) or self._conflicts(found[0])):
+            n = RESHAPE(n, shape=n.shape)  # the copy: other readers go on to read what it is a copy of
+            found = self._strided(n) if n in self.values else None
+        if found is not None:
             return found
         group = self._copy_group(n)
         group.folded = folded
@@ -153,6 +157,14 @@ class _Lowering:
         self._launch(group, {n: value}, lambda c: lower_pointwise(group, c))
         self.values[n] = value
         return whole(value), n
+
+    def _conflicts(self, a: View) -> bool:
+        """Whether several blocks of rows would lie in few sets of a cache, each row a multiple of 1 KB from the next."""
+        *rows, _ = static(*a.shape)
+        *steps, last = static(*a.strides)
+        apart = [t for s, t in zip(rows, steps, strict=True) if s > 1][-1:]
+        bytes_ = apart[0] * a.value.dtype.bytes if apart else 0
+        return math.prod(rows) > ROW_LIMIT and last == 1 and bytes_ > 0 and bytes_ % CONFLICT == 0
 
     def _is_apart(self, a: View) -> bool:
         """Whether elements of a's rows lie apart where the machine would multiply them in pairs."""
@@ -191,7 +203,8 @@ class _Lowering:
                     assert group.core is not None
                     a = group.core.args[0]
                     sides = operands(group.core, lambda n: self.view_of(n, group.folded, as_rows=n is a))
-                    self._launch(group, targets, lambda c: lower_contract(group, c, sides), sides.structure)
+                    both = (sides.a.node, sides.b.node)
+                    self._launch(group, targets, lambda c: lower_contract(group, c, sides), sides.structure, both)
                 case "attention":
                     self._attention(group, targets)
                 case "scan":
@@ -249,10 +262,14 @@ class _Lowering:
     # --- kernels ---
 
     def _launch(
-        self, group: Group, targets: dict[Node, Value], template: Callable[[Context], list[Lowered]], extra: object = ()
-    ) -> None:
-        """Lower the group, or take what a group of equal structure was lowered to, and append its launches."""
-        nodes, rows = self._structure(group, targets)
+        self, group: Group, targets: dict[Node, Value], template: Callable[[Context], list[Lowered]], extra: object = (),
+        operands: tuple[Node, ...] = (),
+    ) -> None:  # fmt: skip
+        """Lower the group, or take what a group of equal structure was lowered to, and append its launches.
+
+        `extra`: what else the kernel depends on; `operands`: nodes that it reads other than by the group's own operands.
+        """
+        nodes, rows = self._structure(group, targets, operands)
         key = (group.kind, group.shape, group.reduced, rows, extra)
         cached = self.cache.get(key)
         if cached is None:
@@ -272,7 +289,9 @@ class _Lowering:
                 args.append(Arg(self.all[value.id], offset))
             into.append(Launch(kernel, tuple(args)))
 
-    def _structure(self, group: Group, targets: dict[Node, Value]) -> tuple[list[Node], tuple[object, ...]]:
+    def _structure(
+        self, group: Group, targets: dict[Node, Value], operands: tuple[Node, ...]
+    ) -> tuple[list[Node], tuple[object, ...]]:
         """The nodes that a group's kernel depends on and all that it depends on in them, operands by position."""
         place: dict[Node, int] = {}
         rows: list[object] = []
@@ -292,7 +311,7 @@ class _Lowering:
             return place[n]
 
         members = tuple([(visit(m), targets[m].strides if m in targets else None) for m in group.members])
-        sources = tuple([visit(s) for s in group.sources.values()])
+        sources = tuple([visit(s) for s in (*group.sources.values(), *operands)])
         return list(place), (tuple(rows), members, sources)
 
 
