@@ -1,6 +1,7 @@
 """Attributes, items, truth, iteration and operators of a captured program's values.
 
-In: the capture and values as the program sees them. Out: results; guards for whatever is read outside; effects for what is changed
+In: the capture and values as the program sees them. Out: results; guards for whatever is read outside; effects for what is
+changed
 there. Python-level hooks (properties, descriptors, `__getattr__`, operators) are interpreted. Must not know bytecode.
 """
 
@@ -138,7 +139,9 @@ def _native_attribute(cx: Capture, o: Any, name: str) -> Any:
     value = getattr(o, name)
     if callable(value) or is_atom(value) or isinstance(o, types.CodeType):
         return value
-    if is_opaque(o) or (id(o) in cx.outside.known and type(o) not in CONTAINERS and not isinstance(o, types.MethodType | functools.partial)):
+    if is_opaque(o) or (
+        id(o) in cx.outside.known and type(o) not in CONTAINERS and not isinstance(o, types.MethodType | functools.partial)
+    ):
         raise Break("object", f"{type(o).__name__}.{name}")
     return cx.outside.see(value)
 
@@ -453,9 +456,11 @@ def contains(cx: Capture, container: Any, value: Any) -> bool:
 # --- operators --------------------------------------------------------------------------------------------------------
 
 BINARY = {
-    "+": ("add", operator.add), "&": ("and", operator.and_), "//": ("floordiv", operator.floordiv), "<<": ("lshift", operator.lshift),
+    "+": ("add", operator.add), "&": ("and", operator.and_), "//": ("floordiv", operator.floordiv), "<<": ("lshift",
+    operator.lshift),
     "@": ("matmul", operator.matmul), "*": ("mul", operator.mul), "%": ("mod", operator.mod), "|": ("or", operator.or_),
-    "**": ("pow", operator.pow), ">>": ("rshift", operator.rshift), "-": ("sub", operator.sub), "/": ("truediv", operator.truediv),
+    "**": ("pow", operator.pow), ">>": ("rshift", operator.rshift), "-": ("sub", operator.sub), "/": ("truediv",
+    operator.truediv),
     "^": ("xor", operator.xor),
 }  # fmt: skip
 IN_PLACE = {

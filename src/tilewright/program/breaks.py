@@ -17,12 +17,18 @@ class Reason:
 
 
 REASONS: dict[str, Reason] = {
-    "value": Reason("a tensor's data is needed as a Python value", "keep the decision on the tensor (torch.where), or move it out"),
+    "value": Reason(
+        "a tensor's data is needed as a Python value", "keep the decision on the tensor (torch.where), or move it out"
+    ),
     "branch": Reason("Python branches on a tensor's data", "use torch.where, or let the break be where it costs little"),
     "operation": Reason("a tensor operation cannot be recorded", "call it outside the compiled function"),
     "opcode": Reason("the interpreter does not know a bytecode instruction", "rewrite the statement in simpler ones"),
-    "builtin": Reason("a function without Python code is called, of which nothing is known", "call it outside the compiled function"),
-    "object": Reason("an object without Python code is used, of which nothing is known", "pass what is needed of it as an argument"),
+    "builtin": Reason(
+        "a function without Python code is called, of which nothing is known", "call it outside the compiled function"
+    ),
+    "object": Reason(
+        "an object without Python code is used, of which nothing is known", "pass what is needed of it as an argument"
+    ),
     "effect": Reason("Python state is changed in a way that cannot be replayed", "change it outside the compiled function"),
     "tensor attribute": Reason("an attribute of an existing tensor is read or set", "keep it in an object of your own"),
     "unknown tensor": Reason("a tensor comes from a place that is not known", "pass it as an argument or keep it in a module"),

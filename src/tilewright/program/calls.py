@@ -1,22 +1,19 @@
 """Calls that a captured program makes: which are interpreted, which run as they are, which end the graph.
 
-In: the capture, a callable and its arguments. Out: its result. Python functions are interpreted; torch's functions run on fakes;
+In: the capture, a callable and its arguments. Out: its result. Python functions are interpreted; torch's functions run on
+fakes;
 functions without Python code run where they are known to do nothing but compute. Must not know bytecode.
 """
 
 from __future__ import annotations
 
-import builtins
 import collections
-import copy
 import functools
 import itertools
 import logging
+import math
 import operator
-import sys
 import types
-import warnings
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +24,7 @@ from ..graph.fake import Fake
 from . import access
 from .breaks import Break
 from .outside import CONTAINERS
-from .sources import MISSING, is_atom
+from .sources import MISSING, is_atom, look_up
 from .trust import changes_torch, is_known_builtin, is_opaque, is_python_class, is_standard_code, is_torch_code, runs_as_is
 
 if TYPE_CHECKING:
@@ -58,7 +55,7 @@ def call(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return call(cx, f.fn, args, kwargs)  # type: ignore[attr-defined]
     if isinstance(f, functools._lru_cache_wrapper):
         return call(cx, f.__wrapped__, args, kwargs)
-    method = getattr(kind, "__call__", None)
+    method = look_up(kind, "__call__")
     if type(method) is types.FunctionType:
         return call(cx, access.get_attribute(cx, f, "__call__"), args, kwargs)
     if kind.__module__.partition(".")[0] in ("torch", "operator"):
@@ -77,7 +74,7 @@ def _call_partial(cx: Capture, f: functools.partial[Any], args: list[Any], kwarg
 
 
 def _call_function(cx: Capture, f: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    special = functions().get(f)
+    special = cx.functions.get(f)
     if special is not None:
         return special(cx, *args, **kwargs)
     code = f.__code__
@@ -89,7 +86,15 @@ def _call_function(cx: Capture, f: types.FunctionType, args: list[Any], kwargs: 
         if is_torch_code(code) and any(_is_user_callable(a) for a in (*args, *kwargs.values())):
             raise Break("builtin", f"torch's {f.__qualname__} is given a function")
         return _run(cx, f, args, kwargs)
-    if is_standard_code(code) and (f.__module__ or "").partition(".")[0] in ("random", "time", "os", "threading", "copy", "asyncio", "subprocess"):
+    if is_standard_code(code) and (f.__module__ or "").partition(".")[0] in (
+        "random",
+        "time",
+        "os",
+        "threading",
+        "copy",
+        "asyncio",
+        "subprocess",
+    ):
         raise Break("builtin", f"{f.__module__}.{f.__qualname__}")
     if getattr(f, "_torchdynamo_disable", False) or getattr(f, "_tilewright_disable", False):
         raise Break("disabled", f.__qualname__)
@@ -149,7 +154,7 @@ def has_hooks(cx: Capture, module: nn.Module) -> bool:
 
 
 def _construct(cx: Capture, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    special = functions().get(cls)
+    special = cx.functions.get(cls)
     if special is not None:
         return special(cx, *args, **kwargs)
     meta = type(cls)
@@ -180,7 +185,7 @@ def _construct(cx: Capture, cls: type, args: list[Any], kwargs: dict[str, Any]) 
         if type(init) is types.FunctionType:
             call(cx, init, [o, *args], kwargs)
         elif init is not object.__dict__["__init__"]:
-            _run(cx, init, [o, *[_iterable(cx, a) for a in args]], kwargs)
+            _run(cx, init, [o, *[iterable(cx, a) for a in args]], kwargs)
     return o
 
 
@@ -192,9 +197,9 @@ def _construct_native(cx: Capture, cls: type, args: list[Any], kwargs: dict[str,
     if any(is_opaque(a) for a in args):
         raise Break("builtin", f"{cls.__name__} of a {next(type(a).__name__ for a in args if is_opaque(a))}")
     if cls is map or cls is filter:
-        args = [cx.interpreted(args[0]), *[_iterable(cx, a) for a in args[1:]]]
+        args = [cx.interpreted(args[0]), *[iterable(cx, a) for a in args[1:]]]
     elif cls in _ITERATING_CLASSES:
-        args = [_iterable(cx, a) for a in args]
+        args = [iterable(cx, a) for a in args]
     if cls is super:
         return super(*args)
     return _run(cx, cls, args, kwargs)
@@ -210,12 +215,12 @@ _ITERATING_CLASSES = frozenset(
 
 def is_opaque_class(cls: type) -> bool:
     return cls.__module__.partition(".")[0] not in (
-        "builtins", "collections", "itertools", "functools", "torch", "types", "operator", "typing", "re", "contextlib", "decimal", "fractions",
-        "_io" if False else "builtins",
+        "builtins", "collections", "itertools", "functools", "torch", "types", "operator", "typing", "re", "contextlib",
+        "decimal", "fractions",
     )  # fmt: skip
 
 
-def _iterable(cx: Capture, a: Any) -> Any:
+def iterable(cx: Capture, a: Any) -> Any:
     """An argument that will be iterated without the interpreter."""
     cls = type(a)
     if type(getattr(cls, "__iter__", None)) is types.FunctionType and cls is not Fake and not cx.is_generator(a):
@@ -250,7 +255,7 @@ def _convert(cx: Capture, cls: type, args: list[Any]) -> Any:
 
 def _call_builtin(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     try:
-        special = functions().get(f)
+        special = cx.functions.get(f)
     except TypeError:
         special = None
     if special is not None:
@@ -273,15 +278,23 @@ def _call_builtin(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any]) 
             raise Break("operation", f"torch's {f.__name__}")
         return _run(cx, f, args, kwargs)
     if f in _ITERATING:
-        args = [_iterable(cx, a) for a in args]
+        args = [iterable(cx, a) for a in args]
         kwargs = {k: cx.interpreted(v) if k == "key" else v for k, v in kwargs.items()}
     elif any(is_python_class(type(a)) and not is_atom(a) and not isinstance(a, type | Fake) for a in args):
         return _of_objects(cx, f, args, kwargs)
     return _run(cx, f, args, kwargs)
 
 
-_ITERATING = frozenset((sum, any, all, min, max, sorted, functools.reduce, math_prod := __import__("math").prod, __import__("math").fsum))
-_DUNDER = {len: "__len__", abs: "__abs__", round: "__round__", repr: "__repr__", hash: "__hash__", divmod: "__divmod__", operator.index: "__index__"}
+_ITERATING = frozenset((sum, any, all, min, max, sorted, functools.reduce, math.prod, math.fsum))
+_DUNDER = {
+    len: "__len__",
+    abs: "__abs__",
+    round: "__round__",
+    repr: "__repr__",
+    hash: "__hash__",
+    divmod: "__divmod__",
+    operator.index: "__index__",
+}
 
 
 def _of_objects(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -289,11 +302,11 @@ def _of_objects(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any]) ->
     name = _DUNDER.get(f)
     if name is not None and type(getattr(type(args[0]), name, None)) is types.FunctionType:
         return call(cx, access.get_attribute(cx, args[0], name), args[1:], kwargs)
-    for symbol, (_, native) in access.BINARY.items():
-        if f is native:
+    for symbol, (_, function) in access.BINARY.items():
+        if f is function:
             return access.binary(cx, symbol, *args)
-    for symbol, (_, _, native) in access.COMPARE.items():
-        if f is native:
+    for symbol, (_, _, function) in access.COMPARE.items():
+        if f is function:
             return access.compare(cx, symbol, *args)
     if f is operator.getitem:
         return access.get_item(cx, *args)
@@ -322,14 +335,15 @@ def _call_method(cx: Capture, f: Any, owner: Any, args: list[Any], kwargs: dict[
     if isinstance(owner, str) and name in ("format", "join", "format_map"):
         args = [cx.text(a) if name == "format" else a for a in args]
         kwargs = {k: cx.text(v) for k, v in kwargs.items()}
-        args = [_iterable(cx, a) for a in args] if name == "join" else args
+        args = [iterable(cx, a) for a in args] if name == "join" else args
     return _run(cx, f, args, kwargs)
 
 
 # --- containers -------------------------------------------------------------------------------------------------------
 
 _CHANGES = frozenset(
-    ("append", "extend", "insert", "pop", "remove", "clear", "sort", "reverse", "__iadd__", "__imul__", "update", "setdefault", "popitem",
+    ("append", "extend", "insert", "pop", "remove", "clear", "sort", "reverse", "__iadd__", "__imul__", "update",
+    "setdefault", "popitem",
      "move_to_end", "add", "discard", "__ior__", "__iand__", "__isub__", "__ixor__", "difference_update", "intersection_update",
      "symmetric_difference_update", "appendleft", "extendleft", "popleft", "rotate", "subtract", "__init__")
 )  # fmt: skip
@@ -339,14 +353,18 @@ _IN_ORDER = frozenset((("append", list), ("extend", list), ("__iadd__", list), (
 def container_method(cx: Capture, o: Any, name: str, args: list[Any], kwargs: dict[str, Any], bound: Any = None) -> Any:
     """`o.name(*args)` of a list, dict, set or deque."""
     if name == "__setitem__":
-        return access.set_item(cx, o, *args) if type(getattr(type(o), name)) is not types.FunctionType else _raw_set(cx, o, *args, bound)
+        return (
+            access.set_item(cx, o, *args)
+            if type(getattr(type(o), name)) is not types.FunctionType
+            else _raw_set(cx, o, *args, bound)
+        )
     if name == "__getitem__" and type(getattr(type(o), name)) is not types.FunctionType:
         return access.get_item(cx, o, *args)
     if name == "__delitem__" and type(getattr(type(o), name)) is not types.FunctionType:
         return access.delete_item(cx, o, *args)
     known = cx.outside.known.get(id(o))
     if name in ("extend", "update", "__iadd__", "__ior__", "__init__", "union", "difference", "intersection"):
-        args = [_iterable(cx, a) for a in args]
+        args = [iterable(cx, a) for a in args]
     if name == "sort":
         kwargs = {k: cx.interpreted(v) if k == "key" else v for k, v in kwargs.items()}
     if known is None:
@@ -406,186 +424,3 @@ def _dict_entry(cx: Capture, o: Any, known: Any, name: str, args: list[Any]) -> 
     if name == "pop":
         access.delete_item(cx, o, key)
     return found
-
-
-# --- functions with a meaning of their own ----------------------------------------------------------------------------
-
-
-@functools.cache
-def functions() -> dict[Any, Callable[..., Any]]:
-    """What these functions do in a capture."""
-    return {
-        len: _len, isinstance: _isinstance, type: _type, getattr: _getattr, setattr: access.set_attribute, delattr: access.delete_attribute,
-        hasattr: _hasattr, iter: _iter, next: _next, bool: lambda cx, v=False: access.truth(cx, v), print: _print, repr: _repr,
-        str: _str, format: lambda cx, v, spec="": format(cx.text(v), spec), vars: _vars, object.__new__: _new,
-        object.__setattr__: access.plain_set_attribute, object.__getattribute__: access.plain_attribute,
-        object.__delattr__: access.delete_attribute, nn.Module.__call__: lambda cx, m, *a, **k: call(cx, m, list(a), k),
-        warnings.warn: _warn, sys.exc_info: _exc_info, functools.partial: lambda cx, *a, **k: functools.partial(*a, **k),
-        property: lambda cx, *a, **k: property(*a, **k), classmethod: lambda cx, f: classmethod(f), staticmethod: lambda cx, f: staticmethod(f),
-        types.MethodType: lambda cx, f, o: types.MethodType(f, o), torch.compiler.is_compiling: lambda cx: True,
-        torch.compiler.is_dynamo_compiling: lambda cx: True, builtins.__build_class__: _build_class, id: _id,
-        issubclass: lambda cx, a, b: issubclass(a, b), callable: lambda cx, f: callable(f), nn.Module.__setattr__: access.set_attribute,
-        nn.Module.__getattr__: lambda cx, m, n: access._missing_attribute(cx, m, n, cx.outside.known.get(id(m))),
-        copy.deepcopy: _deepcopy, torch.is_tensor: lambda cx, v: isinstance(v, torch.Tensor), dict.fromkeys: lambda cx, keys, v=None: dict.fromkeys(_iterable(cx, keys), v),
-    }  # fmt: skip
-
-
-def _id(cx: Capture, o: Any) -> int:
-    raise Break("object", "id()")
-
-
-def _len(cx: Capture, o: Any) -> int:
-    cls = type(o)
-    method = getattr(cls, "__len__", None)
-    if cls is Fake or method is None:
-        return len(o)
-    if type(method) is types.FunctionType:
-        return call(cx, access.get_attribute(cx, o, "__len__"), [], {})
-    known = cx.outside.known.get(id(o))
-    if known is not None:
-        if not isinstance(o, CONTAINERS):
-            raise Break("object", f"the length of a {cls.__name__}")
-        if not cx.effects.is_changed(o):
-            cx.outside.length(known)
-        else:
-            cx.outside.expand(o)
-    elif is_opaque(o):
-        raise Break("object", f"the length of a {cls.__name__}")
-    return len(o)
-
-
-def _isinstance(cx: Capture, o: Any, classes: Any) -> bool:
-    if isinstance(classes, tuple):
-        return any([_isinstance(cx, o, c) for c in classes])
-    if type(o) is Fake:
-        real = cx.real(o)
-        return isinstance(real if real is not None else _PLAIN, classes)
-    check = getattr(type(classes), "__instancecheck__", None)
-    if type(check) is types.FunctionType and not type(classes).__module__.startswith(("abc", "torch", "enum", "typing")):
-        return access.truth(cx, call(cx, check, [classes, o], {}))
-    return isinstance(o, classes)
-
-
-_PLAIN = torch.empty(0)
-
-
-def _type(cx: Capture, *args: Any, **kwargs: Any) -> Any:
-    if len(args) != 1:
-        made = type(*args, **kwargs)
-        cx.new_classes.add(made)
-        return made
-    if type(args[0]) is Fake:
-        real = cx.real(args[0])
-        return torch.Tensor if real is None else type(real)
-    return type(args[0])
-
-
-def _getattr(cx: Capture, o: Any, name: str, *default: Any) -> Any:
-    try:
-        return access.get_attribute(cx, o, name)
-    except AttributeError:
-        if default:
-            return default[0]
-        raise
-
-
-def _hasattr(cx: Capture, o: Any, name: str) -> bool:
-    return _getattr(cx, o, name, MISSING) is not MISSING
-
-
-def _iter(cx: Capture, o: Any, *sentinel: Any) -> Any:
-    if sentinel:
-        raise Break("builtin", "iter with a sentinel")
-    return access.iterate(cx, o)
-
-
-def _next(cx: Capture, it: Any, *default: Any) -> Any:
-    try:
-        return cx.next(it)
-    except StopIteration:
-        if default:
-            return default[0]
-        raise
-
-
-def _print(cx: Capture, *args: Any, **kwargs: Any) -> None:
-    if not all(is_atom(v) for v in kwargs.values()):
-        raise Break("builtin", "print to a file")
-    cx.effects.later(_print_text, (*[cx.text(a) for a in args], *[_Keyword(k, v) for k, v in kwargs.items()]))
-
-
-class _Keyword:
-    def __init__(self, name: str, value: Any) -> None:
-        self.name, self.value = name, value
-
-
-def _print_text(*args: Any) -> None:
-    print(*[a for a in args if type(a) is not _Keyword], **{a.name: a.value for a in args if type(a) is _Keyword})
-
-
-def _warn(cx: Capture, message: Any, category: Any = None, stacklevel: int = 1, **kwargs: Any) -> None:
-    if kwargs or not isinstance(message, str | Warning) or (isinstance(message, Warning) and not all(map(is_atom, message.args))):
-        raise Break("builtin", "warnings.warn")
-    cx.effects.later(warnings.warn, (message, category))
-
-
-def _repr(cx: Capture, o: Any) -> str:
-    return repr(cx.text(o)) if is_atom(o) else cx.text(o, repr)
-
-
-def _str(cx: Capture, o: Any = "", *rest: Any) -> str:
-    return str(o, *rest) if rest else cx.text(o, str)
-
-
-def _vars(cx: Capture, o: Any) -> Any:
-    return access.get_attribute(cx, o, "__dict__")
-
-
-def _new(cx: Capture, cls: type, *args: Any, **kwargs: Any) -> Any:
-    o = object.__new__(cls)
-    cx.new_objects.append(o)
-    return o
-
-
-def _deepcopy(cx: Capture, o: Any, memo: Any = None) -> Any:
-    if memo is not None:
-        raise Break("builtin", "copy.deepcopy with a memo")
-    _read_whole(cx, o, set())
-    return copy.deepcopy(o)
-
-
-def _read_whole(cx: Capture, o: Any, seen: set[int]) -> None:
-    """Guard everything that a deep copy of the object reads."""
-    cls = type(o)
-    if is_atom(o) or id(o) in seen or isinstance(o, type | types.FunctionType | types.BuiltinFunctionType):
-        return
-    seen.add(id(o))
-    if isinstance(o, CONTAINERS):
-        cx.outside.expand(o)
-        for item in [*o.keys(), *o.values()] if isinstance(o, dict) else list(o):
-            _read_whole(cx, item, seen)
-        if cls in CONTAINERS:
-            return
-    attributes = access.attributes_of(o)
-    plain = cls.__reduce_ex__ is object.__reduce_ex__ and cls.__reduce__ is object.__reduce__ and not hasattr(cls, "__deepcopy__")
-    getstate = getattr(cls, "__getstate__", None)
-    if not is_python_class(cls) or not plain or attributes is None or type(getstate) is types.FunctionType or isinstance(o, nn.Module):
-        raise Break("builtin", f"copy.deepcopy of a {cls.__name__}")
-    known = cx.outside.known.get(id(o))
-    if known is not None:
-        before = cx.effects.before(attributes)
-        cx.rows.test("keys", cx.outside.dict_slot(known), tuple(before), why=f"{known.name} has other attributes")
-    for name in list(attributes):
-        value = attributes[name] if known is None else cx.outside.attribute(known, attributes, name)
-        _read_whole(cx, value, seen)
-
-
-def _exc_info(cx: Capture) -> Any:
-    e = cx.handled
-    return (None, None, None) if e is None else (type(e), e, e.__traceback__)
-
-
-def _build_class(cx: Capture, body: types.FunctionType, name: str, *bases: Any, **keywords: Any) -> Any:
-    made = types.new_class(name, bases, keywords, lambda namespace: cx.class_body(body, namespace))
-    cx.new_classes.add(made)
-    return made

@@ -1,6 +1,7 @@
 """One capture: a function's bytecode interpreted on fakes, from its start or from a place in its middle.
 
-In: a code object with where to start, and the real arguments of a call. Out: `Captured`: the graph, the guards, the values alive at
+In: a code object with where to start, and the real arguments of a call. Out: `Captured`: the graph, the guards, the values
+alive at
 the end, the effects. Leaves no trace: what the program changed is put back. Must not know how graphs become code.
 """
 
@@ -20,15 +21,15 @@ from ..graph import fake as fk
 from ..graph import functionalize as fz
 from ..graph import torch_private as private
 from ..graph.fake import Fake
-from ..graph.ir import Alias, Graph, Output
-from ..graph.recorder import ArgSource, Recorder, recording
+from ..graph.ir import Graph, Output
+from ..graph.recorder import Recorder, recording
 from ..graph.strides import contiguous
-from . import access, calls
+from . import access, calls, instructions, instructions_calls, meanings
 from .breaks import Break
 from .effects import Effects
-from .execute import GENERATOR, RETURN, STOP, YIELD, Frame
+from .frames import GENERATOR, RETURN, STOP, YIELD, Frame
 from .guards import _modes as modes
-from .opcodes import UNSET, Code, decode
+from .opcodes import UNSET, decode
 from .outside import CONTAINERS, Outside
 from .sources import MISSING, Rows, is_atom, look_up
 from .tape import Tape
@@ -36,6 +37,9 @@ from .trust import is_opaque, is_own_code, is_python_class, is_trusted_module, s
 
 DEEPEST = 60
 MOST_JUMPS = 200_000
+
+
+HANDLERS = {**instructions.HANDLERS, **instructions_calls.HANDLERS}
 
 
 class UserError(Exception):
@@ -91,7 +95,13 @@ class Generator:
         return self._resume(None)
 
     def throw(self, kind: Any, value: Any = None, traceback: Any = None) -> Any:
-        error = value if isinstance(value, BaseException) else kind if isinstance(kind, BaseException) else kind(*(() if value is None else (value,)))
+        error = (
+            value
+            if isinstance(value, BaseException)
+            else kind
+            if isinstance(kind, BaseException)
+            else kind(*(() if value is None else (value,)))
+        )
         if self.done or not self.started:
             self.done = True
             raise error
@@ -158,6 +168,8 @@ class Capture:
         self.outside = Outside(self.recorder, self.rows, self.effects)
         self.tape = Tape() if torch.is_grad_enabled() else None
         self.stop = stop
+        self.handlers = HANDLERS
+        self.functions = meanings.functions()
         self.frame: Frame | None = None
         self.handled: BaseException | None = None
         self.raised: tuple[BaseException, Location] | None = None  # the last exception seen, and where it arose
@@ -314,7 +326,8 @@ class Capture:
     def slot_of(self, v: Any) -> int | None:
         """Where the object was found, if a later call may find another one there."""
         if type(v) is Fake:
-            return self.outside.input_slots.get(v.memory.source) if self.recorder.is_input(v) else None  # type: ignore[arg-type]
+            # type: ignore[arg-type]
+            return self.outside.input_slots.get(v.memory.source) if self.recorder.is_input(v) else None
         known = self.outside.known.get(id(v))
         return None if known is None or known.pinned else known.slot
 
@@ -463,7 +476,8 @@ def finish(recorder: Recorder, fakes: list[Fake]) -> Finished:
     own = [f for f in fakes if not recorder.is_input(f)]
     numbered = dict(zip(map(id, own), results.add([fz.Place(f.memory, f.chain, f.sizes, f.strides, f.offset) for f in own])))
     outputs = results.outputs
-    outputs += [Output(n, contiguous(n.shape)) for n in recorder.unused_draws([o.node for o in outputs])]  # type: ignore[arg-type]
+    # type: ignore[arg-type]
+    outputs += [Output(n, contiguous(n.shape)) for n in recorder.unused_draws([o.node for o in outputs])]
     graph = Graph(
         inputs=tuple(recorder.nodes), outputs=tuple(outputs), strides=tuple(t.stride() for t in recorder.tensors),
         effects=fz.effects(recorder.memories),
@@ -475,6 +489,3 @@ def finish(recorder: Recorder, fakes: list[Fake]) -> Finished:
     numbers = tuple(numbered.get(id(f)) for f in fakes)
     inputs = tuple(f.memory.source if recorder.is_input(f) else None for f in fakes)
     return Finished(graph, numbers, inputs, grads, tuple(holders))
-
-
-_ = Alias, ArgSource, Code

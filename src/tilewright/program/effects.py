@@ -109,7 +109,7 @@ class Effects:
     def set_member(self, o: Any, name: str, value: Any) -> None:
         """A `__slots__` member, or an attribute of a class."""
         write = type.__setattr__ if isinstance(o, type) else object.__setattr__
-        before = (o.__dict__.get(name, MISSING) if isinstance(o, type) else getattr(o, name, MISSING))
+        before = o.__dict__.get(name, MISSING) if isinstance(o, type) else getattr(o, name, MISSING)
         if isinstance(o, type):
             raise Break("effect", f"the class attribute {o.__qualname__}.{name} is set")
         self._undo.append(lambda: write(o, name, before) if before is not MISSING else object.__delattr__(o, name))
@@ -147,7 +147,9 @@ class Effects:
         cell.cell_contents = value
         self.journal.append(Effect(_set_cell, (cell, value)))
 
-    def mutate(self, container: Any, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], rewrite: bool) -> Any:
+    def mutate(
+        self, container: Any, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], rewrite: bool
+    ) -> Any:
         """A call of a container's method that changes it. `rewrite`: its outcome depends on what the container held, which is
         replayed as the content it leaves."""
         self._save(container)

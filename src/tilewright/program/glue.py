@@ -1,6 +1,7 @@
 """What is done at a graph break: the one instruction that broke the graph, for real, then the rest of the function.
 
-In: the stopped frame. Out: lines of Python that compute what the instruction computes and call the next piece; where an instruction has
+In: the stopped frame. Out: lines of Python that compute what the instruction computes and call the next piece; where an
+instruction has
 no such form, lines that run the rest without the interpreter. Must not know guards.
 """
 
@@ -13,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from .access import BINARY, COMPARE, IN_PLACE
 from .breaks import Break
-from .execute import _OPERATORS, Frame, call_operands
+from .frames import Frame
+from .instructions import OPERATORS
+from .instructions_calls import call_operands
 from .opcodes import NULL, UNSET, Instruction
-from .rebuild import _ITERATORS, Rebuild
+from .rebuild import ITERATORS, Rebuild
 from .resume import Place, form_of, tail
 
 if TYPE_CHECKING:
     from .units import Program
 
-_STACK_ITERATORS = (*_ITERATORS, enumerate, zip)
+_STACK_ITERATORS = (*ITERATORS, enumerate, zip)
 
 
 def break_lines(program: Program, frame: Frame, r: Rebuild, why: Break | None) -> list[str]:
@@ -126,7 +129,7 @@ def _routed(w: _Writer, function: str, why: Break | None) -> str:
 
 
 def _binary(r: Rebuild, i: Instruction, operands: list[str]) -> str:
-    symbol = _OPERATORS[i.arg % 13]
+    symbol = OPERATORS[i.arg % 13]
     native = IN_PLACE[symbol] if i.arg >= 13 else BINARY[symbol][1]
     return f"{r.constant(native)}({', '.join(operands)})"
 

@@ -1,6 +1,7 @@
 """Bytecode as the interpreter walks it: one decoded instruction at a time, the same for every CPython version it knows.
 
-In: a code object. Out: `Code`: instructions with resolved operands and jump targets, and the table of exception handlers. Version
+In: a code object. Out: `Code`: instructions with resolved operands and jump targets, and the table of exception handlers.
+Version
 differences in encoding end here; a version's own instructions keep their names. Must not know what an instruction does.
 """
 
@@ -14,7 +15,6 @@ from types import CodeType
 from typing import Any
 
 VERSION = sys.version_info[:2]
-CALL_ARGUMENTS_NULL_FIRST = VERSION < (3, 13)  # whether the NULL of a call lies below the callable
 
 
 class Null:
@@ -139,9 +139,8 @@ def _instruction(code: CodeType, names: tuple[str, ...], name: str, arg: int, of
     elif name in _NAMED:
         value = code.co_names[arg]
     elif name == "COMPARE_OP":
-        value, arg = {(3, 11): (_COMPARISONS[arg & 15], 0), (3, 12): (_COMPARISONS[arg >> 4], 0)}.get(
-            VERSION, (_COMPARISONS[arg >> 5], arg & 16)
-        ) if VERSION != (3, 11) else (_COMPARISONS[arg], 0)
+        shift = {(3, 11): 0, (3, 12): 4}.get(VERSION, 5)
+        value, arg = _COMPARISONS[arg >> shift], arg & 16 if shift == 5 else 0
     elif name in ("LOAD_FAST", "STORE_FAST", "LOAD_DEREF"):
         value = names[arg]
     return Instruction(name, arg, value, -1, offset)

@@ -21,7 +21,17 @@ from .sources import MISSING, Known, Rows, is_atom
 from .trust import is_python_class
 
 SEQUENCES = (list, tuple)
-CONTAINERS = (list, tuple, dict, set, frozenset, collections.OrderedDict, collections.defaultdict, collections.deque, collections.Counter)
+CONTAINERS = (
+    list,
+    tuple,
+    dict,
+    set,
+    frozenset,
+    collections.OrderedDict,
+    collections.defaultdict,
+    collections.deque,
+    collections.Counter,
+)
 _HIDDEN = (int, float, str, bytes, complex)  # subclasses of these are compared by value too
 PINNED = (nn.Module, type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.MethodType)
 
@@ -173,7 +183,11 @@ class Outside:
         holder = self.rows.derive("get", self.dict_slot(known), kind, why=f"{known.name}.{kind} is gone")
         what = f"{known.name}.{key}"
         slot = self.rows.derive("get", holder, key, why=f"{what} is gone")
-        source = ParameterSource(module, kind, key, what.removeprefix("module.")) if kind != "_modules" and not known.argument else None
+        source = (
+            ParameterSource(module, kind, key, what.removeprefix("module."))
+            if kind != "_modules" and not known.argument
+            else None
+        )
         return self.read(table[key], slot, what, known.argument, source)
 
     def cell(self, cell: types.CellType, slot: int, name: str) -> Any:

@@ -1,13 +1,13 @@
 """Python objects that are alive at the end of a capture, as code that makes them anew from a graph's outputs.
 
-In: values of the capture. Out: statements of Python source, the tensors and outside objects they use, the constants they name. Objects
+In: values of the capture. Out: statements of Python source, the tensors and outside objects they use, the constants they name.
+Objects
 from outside are themselves, objects made inside are made again, each once. Must not know guards or bytecode.
 """
 
 from __future__ import annotations
 
 import collections
-import functools
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +23,10 @@ from .trust import is_opaque, is_python_class
 if TYPE_CHECKING:
     from .capture import Capture
 
-_ITERATORS = tuple(
-    type(i) for i in (iter([]), iter(()), iter(range(0)), iter({}), iter({}.items()), iter({}.values()), iter(""), iter(set()), reversed([]))
+ITERATORS = tuple(
+    type(i) for i in (iter([]), iter(()), iter(range(0)), iter({}), iter({}.items()), iter({}.values()), iter(""),
+    iter(set()), reversed([]))
 )  # fmt: skip
-_LAZY = (enumerate, zip, map, filter)
 
 
 class Rebuild:
@@ -81,7 +81,7 @@ class Rebuild:
         if is_atom(v) or v is NULL or v is UNSET:
             return True
         if isinstance(v, type):
-            return v not in self.cx.new_classes or True
+            return True
         if isinstance(v, nn.Module):
             return not self.cx.is_new(v)
         if isinstance(v, types.ModuleType | types.BuiltinFunctionType | types.CodeType | torch.finfo | torch.iinfo):
@@ -128,7 +128,8 @@ class Rebuild:
     def _make_function(self, name: str, v: types.FunctionType) -> None:
         closure = f"({''.join(self.expression(c) + ', ' for c in v.__closure__)})" if v.__closure__ else "None"
         code, globals_ = self.constant(v.__code__), self.constant(v.__globals__)
-        self.lines.append(f"{name} = {self.constant(types.FunctionType)}({code}, {globals_}, {v.__name__!r}, {self.expression(v.__defaults__)}, {closure})")
+        make, defaults = self.constant(types.FunctionType), self.expression(v.__defaults__)
+        self.lines.append(f"{name} = {make}({code}, {globals_}, {v.__name__!r}, {defaults}, {closure})")
         if v.__kwdefaults__:
             self.lines.append(f"{name}.__kwdefaults__ = {self.expression(v.__kwdefaults__)}")
         self.lines.append(f"{name}.__qualname__ = {v.__qualname__!r}; {name}.__module__ = {v.__module__!r}")
@@ -142,8 +143,12 @@ class Rebuild:
         kind = type(v)
         if is_opaque(v) or self.cx.is_generator(v) or isinstance(v, types.GeneratorType):
             raise Break("rebuild", kind.__name__)
-        if is_python_class(kind) and not isinstance(v, BaseException | dict | list | tuple | set) and kind.__reduce_ex__ is object.__reduce_ex__:
-            if kind.__reduce__ is object.__reduce__ and not hasattr(kind, "__getstate__" if False else "__getnewargs_ex__"):
+        if (
+            is_python_class(kind)
+            and not isinstance(v, BaseException | dict | list | tuple | set)
+            and kind.__reduce_ex__ is object.__reduce_ex__
+        ):
+            if kind.__reduce__ is object.__reduce__ and not hasattr(kind, "__getnewargs_ex__"):
                 self._make_object(name, v)
                 return
         if isinstance(v, map | filter):
@@ -152,7 +157,9 @@ class Rebuild:
             reduced = v.__reduce_ex__(4)
         except Exception as e:
             raise Break("rebuild", f"{kind.__name__}: {e}") from None
-        make, operands, state, items, pairs = (*reduced, None, None, None, None)[:5] if isinstance(reduced, tuple) else (None,) * 5
+        make, operands, state, items, pairs = (
+            (*reduced, None, None, None, None)[:5] if isinstance(reduced, tuple) else (None,) * 5
+        )
         if make is None:
             raise Break("rebuild", kind.__name__)
         self.lines.append(f"{name} = {self.constant(make)}({', '.join([self.expression(x) for x in operands])})")
@@ -183,10 +190,3 @@ class Rebuild:
             for key, member in base.__dict__.items():
                 if type(member) is types.MemberDescriptorType and hasattr(v, key) and key not in ("__dict__", "__weakref__"):
                     self.lines.append(f"{self.constant(object.__setattr__)}({name}, {key!r}, {self.expression(getattr(v, key))})")
-
-    def is_iterator(self, v: Any) -> bool:
-        return isinstance(v, (*_ITERATORS, *_LAZY))
-
-
-def partial_of(v: Any) -> Any:
-    return functools.partial if isinstance(v, functools.partial) else None

@@ -1,6 +1,7 @@
 """The rest of a function as a function of its own: from an instruction, with local variables and stack as they were there.
 
-In: a code object, an instruction, and which variables and stack places hold values. Out: `Place`, and from it a Python function that runs
+In: a code object, an instruction, and which variables and stack places hold values. Out: `Place`, and from it a Python
+function that runs
 the rest without the interpreter: a prologue that fills variables and stack, then the original bytecode. Must not know graphs.
 """
 
@@ -103,7 +104,9 @@ class Place:
         code = tail(self)
         cells = len(self.code.co_freevars)
         closure = tuple(slots[len(slots) - cells :]) if cells else ()
-        function = types.FunctionType(code, globals_, code.co_name, None, tuple(c if isinstance(c, types.CellType) else types.CellType() for c in closure))
+        function = types.FunctionType(
+            code, globals_, code.co_name, None, tuple(c if isinstance(c, types.CellType) else types.CellType() for c in closure)
+        )
         return function(tuple(slots[n] for n in self.slots) + tuple(v for v in stack if v is not NULL))
 
 
@@ -111,7 +114,7 @@ _TAILS: dict[Place, types.CodeType] = {}
 
 
 def tail(place: Place) -> types.CodeType:
-    """The rest as a code object of one argument, the tuple of values. Raises Break where the function has no variable to hold it."""
+    """The rest as a code object of one argument, the tuple of values. Raises Break where no variable can hold it."""
     found = _TAILS.get(place)
     if found is None:
         found = _TAILS[place] = _make_tail(place)
@@ -152,7 +155,8 @@ def _make_tail(place: Place) -> types.CodeType:
         co_code=prologue + code.co_code,
         co_exceptiontable=encode_exceptions([(s + n, e + n, t + n, d, l) for s, e, t, d, l in exception_table(code)]),
         co_linetable=table + code.co_linetable, co_argcount=1, co_posonlyargcount=0, co_kwonlyargcount=0,
-        co_flags=code.co_flags & ~0x0C, co_consts=code.co_consts + tuple(range(count)), co_stacksize=code.co_stacksize + len(place.stack) + 4,
+        co_flags=code.co_flags & ~0x0C, co_consts=code.co_consts + tuple(range(count)),
+        co_stacksize=code.co_stacksize + len(place.stack) + 4,
     )  # fmt: skip
 
 

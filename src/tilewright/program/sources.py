@@ -1,6 +1,7 @@
 """Guard rows as a capture makes them, and what is known of the objects that it found outside.
 
-In: values and the slots they were read from. Out: rows for the native engine, a sentence each; `Known` objects. A slot is a place
+In: values and the slots they were read from. Out: rows for the native engine, a sentence each; `Known` objects. A slot is a
+place
 of the native table: an argument, or what a row derives from another slot. Must not know how values are used.
 """
 
@@ -16,7 +17,8 @@ from .guards import GuardTable
 from .torch_link import dlpack_device, dlpack_dtype
 
 ATOMS = (
-    int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, torch.Size, range,
+    int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout,
+    torch.Size, range,
     type(Ellipsis), type(NotImplemented), slice,
 )  # fmt: skip
 """Types of immutable values that hold nothing else: compared by value, and constants from then on."""

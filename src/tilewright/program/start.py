@@ -13,8 +13,9 @@ from torch import nn
 from . import access, calls
 from .breaks import Break
 from .capture import Capture, Captured
-from .execute import Frame, new_frame
-from .opcodes import UNSET
+from .frames import Frame
+from .opcodes import decode
+from .sources import look_up
 from .units import read_argument
 
 
@@ -27,11 +28,11 @@ def capture_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], stop: i
         named = {k: read_argument(cx.outside, kwargs[k], len(args) + i, f"argument {k}") for i, k in enumerate(kwnames)}
         function, first = _function(cx, fn)
         if function is None:
-            return new_frame(cx, _invoke, [fn, tuple(values), named], 0)
+            return Frame(cx, decode(_invoke.__code__), _invoke.__globals__, [fn, tuple(values), named], 0)
         if function.__code__.co_flags & 0x2A0:
             raise Break("coroutine", function.__qualname__)
         slots = cx.bind(function, [*first, *values], named)
-        return new_frame(cx, function, slots, 0)
+        return Frame(cx, decode(function.__code__), function.__globals__, slots, 0)
 
     return Capture(len(args), kwnames, stop, freeze).run(start)
 
@@ -48,7 +49,10 @@ def _function(cx: Capture, fn: Any) -> tuple[types.FunctionType | None, list[Any
         if type(fn).__call__ is nn.Module.__call__:
             name = "_call_impl" if calls.has_hooks(cx, fn) else "forward"
         fn = access.get_attribute(cx, fn, name)
-    elif not isinstance(fn, types.FunctionType | types.MethodType | type) and type(getattr(type(fn), "__call__", None)) is types.FunctionType:
+    elif (
+        not isinstance(fn, types.FunctionType | types.MethodType | type)
+        and type(look_up(type(fn), "__call__")) is types.FunctionType
+    ):
         fn = access.get_attribute(cx, fn, "__call__")
     if type(fn) is types.MethodType:
         if not isinstance(fn.__self__, nn.Module):
@@ -56,6 +60,3 @@ def _function(cx: Capture, fn: Any) -> tuple[types.FunctionType | None, list[Any
         if type(fn.__func__) is types.FunctionType:
             return fn.__func__, [fn.__self__]
     return (fn, []) if type(fn) is types.FunctionType else (None, [])
-
-
-_ = UNSET

@@ -1,4 +1,5 @@
-"""The torch functions that a captured program called, in order: so that they can be called again, on real tensors, under autograd.
+"""The torch functions that a captured program called, in order: so that they can be called again, on real tensors, under
+autograd.
 
 In: calls as the function mode sees them. Out: `Replay`. Must not know the graph.
 """
@@ -50,7 +51,9 @@ class Tape:
         entry.result = _copied(result)
         self.entries.append(entry)
 
-    def replay(self, inputs: Sequence[Fake], outputs: Sequence[Fake | None], real: Callable[[torch.Tensor], Fake | None]) -> Replay:
+    def replay(
+        self, inputs: Sequence[Fake], outputs: Sequence[Fake | None], real: Callable[[torch.Tensor], Fake | None]
+    ) -> Replay:
         """`inputs` and `outputs`: the graph's. `real` gives the fake that stands for a real tensor."""
         numbers: dict[int, int] = {}
 

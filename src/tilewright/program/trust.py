@@ -21,21 +21,31 @@ _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STDLIB = os.path.abspath(sysconfig.get_paths()["stdlib"]) + os.sep
 
 # Parts of torch in Python that read attributes of modules or call user code: they are interpreted.
-_INTERPRETED = tuple(_TORCH + p.replace("/", os.sep) for p in ("nn/modules/", "nn/utils/parametrize.py", "nn/utils/parametrizations.py", "utils/_contextlib.py"))
+_INTERPRETED = tuple(
+    _TORCH + p.replace("/", os.sep)
+    for p in ("nn/modules/", "nn/utils/parametrize.py", "nn/utils/parametrizations.py", "utils/_contextlib.py")
+)
 _INTERPRETED_FUNCTIONS = ("autocast_decorator.<locals>.decorate_autocast",)
 
 # Modules without Python code, or whose Python code is as good as that, that do nothing but compute on their arguments.
 _PURE_ROOTS = frozenset(
     ("builtins", "math", "cmath", "operator", "_operator", "itertools", "functools", "_functools", "collections", "_collections",
-     "_collections_abc", "types", "typing", "enum", "abc", "_abc", "re", "_sre", "string", "numbers", "fractions", "decimal", "torch",
-     "contextlib", "dataclasses", "copyreg", "_struct", "struct", "bisect", "_bisect", "heapq", "_heapq", "inspect", "weakref", "_weakref")
+     "_collections_abc", "types", "typing", "enum", "abc", "_abc", "re", "_sre", "string", "numbers", "fractions", "decimal",
+     "torch",
+     "contextlib", "dataclasses", "copyreg", "_struct", "struct", "bisect", "_bisect", "heapq", "_heapq", "inspect",
+     "weakref", "_weakref")
 )  # fmt: skip
-_RUN_AS_IS = frozenset(("enum", "typing", "re", "abc", "inspect", "copyreg", "numbers", "_sre", "sre_compile", "sre_parse", "weakref"))
+_RUN_AS_IS = frozenset(
+    ("enum", "typing", "re", "abc", "inspect", "copyreg", "numbers", "_sre", "sre_compile", "sre_parse", "weakref")
+)
 _NEVER = frozenset(("input", "open", "eval", "exec", "compile", "breakpoint", "__import__", "locals", "globals", "id"))
 _TORCH_STATE = frozenset(
-    ("manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state", "fork_rng", "set_default_dtype", "set_default_device",
-     "set_num_threads", "set_num_interop_threads", "save", "load", "compile", "use_deterministic_algorithms", "set_printoptions",
-     "set_default_tensor_type", "set_float32_matmul_precision", "backward", "from_numpy", "from_dlpack", "set_deterministic_debug_mode",
+    ("manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state", "fork_rng", "set_default_dtype",
+    "set_default_device",
+     "set_num_threads", "set_num_interop_threads", "save", "load", "compile", "use_deterministic_algorithms",
+     "set_printoptions",
+     "set_default_tensor_type", "set_float32_matmul_precision", "backward", "from_numpy", "from_dlpack",
+     "set_deterministic_debug_mode",
      "vmap", "grad", "jvp", "vjp", "jacrev", "jacfwd", "hessian", "functional_call", "checkpoint", "frombuffer")
 )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """Compiled pieces of a program: a captured function, the rests of it after graph breaks, and the glue between them.
 
-In: captures. Out: native entries: guards, a graph, and generated Python that rebuilds values, replays effects, makes the call that broke
+In: captures. Out: native entries: guards, a graph, and generated Python that rebuilds values, replays effects, makes the call
+that broke
 the graph and goes on in the next piece. Must not know bytecode's meaning or how graphs become code.
 """
 
@@ -17,15 +18,16 @@ from torch import nn
 
 from .. import native
 from ..base import errors, log
+from ..graph.recorder import ArgSource
 from . import eager_backward, glue
 from .breaks import Break, error_of
 from .capture import Capture, Captured, Finished, UserError, finish
-from .execute import RETURN, Frame
+from .frames import RETURN, Frame
 from .guards import GuardTable
 from .opcodes import decode
 from .outside import Outside
 from .rebuild import Rebuild
-from .resume import Place, tail
+from .resume import Place
 from .trust import runs_as_is
 
 
@@ -85,7 +87,11 @@ class Program:
         function = f.__func__ if type(f) is types.MethodType else f
         if type(function) is types.FunctionType:
             code = function.__code__
-            if runs_as_is(code, function.__module__ or "") or code.co_flags & 0x2A0 or getattr(function, "_torchdynamo_disable", False):
+            if (
+                runs_as_is(code, function.__module__ or "")
+                or code.co_flags & 0x2A0
+                or getattr(function, "_torchdynamo_disable", False)
+            ):
                 return f
             if getattr(function, "_tilewright_disable", False) or code.co_filename.startswith("<"):
                 return f
@@ -157,13 +163,14 @@ class Rest(native.Dispatcher):
 
 
 def read_argument(outside: Outside, value: Any, slot: int, name: str) -> Any:
-    from ..graph.recorder import ArgSource
-
     return outside.read(value, slot, name, argument=True, source=ArgSource((name,)) if isinstance(value, torch.Tensor) else None)
 
 
 def compile_entry(program: Program, capture: Callable[[int], Captured]) -> native.Entry:
-    """Capture and compile one entry; `capture(stop)` ends before its stop-th instruction. Raises Break, UserError, TilewrightError."""
+    """Capture and compile one entry; `capture(stop)` ends before its stop-th instruction.
+
+    Raises Break, UserError, TilewrightError.
+    """
     stages = log.Stages()
     with stages.stage("record"):
         captured, why = _captured(program, capture)
@@ -177,7 +184,6 @@ def compile_entry(program: Program, capture: Callable[[int], Captured]) -> nativ
 
 def _captured(program: Program, capture: Callable[[int], Captured]) -> tuple[Captured, Break | None]:
     """A capture to the end, or to where the graph breaks."""
-    frames: list[Captured] = []
     try:
         return capture(-1), None
     except Break as b:
@@ -186,8 +192,7 @@ def _captured(program: Program, capture: Callable[[int], Captured]) -> tuple[Cap
         if b.count < 0:
             raise
         program.note(b)
-        frames.append(capture(b.count))
-        return frames[0], b
+        return capture(b.count), b
 
 
 class _Piece:
@@ -243,7 +248,8 @@ class _Piece:
             run = None
             if gradients:
                 assert cx.tape is not None
-                replay = cx.tape.replay([cx.recorder.known(t) for t in cx.recorder.tensors], f.holders, cx.recorder.known)  # type: ignore[misc]
+                # type: ignore[misc]
+                replay = cx.tape.replay([cx.recorder.known(t) for t in cx.recorder.tensors], f.holders, cx.recorder.known)
                 rerun = eager_backward.Rerun(executable.forward().run, replay, f.requires_grad, self.program.on_backward)
                 run = lambda tensors: eager_backward.run(rerun, tensors)  # noqa: E731
             if self._simple:
@@ -308,6 +314,3 @@ class _Piece:
 def _entry(table: GuardTable, rebuild: Any, runner: Any, held: Held, written: list[int]) -> native.Entry:
     inputs = table.inputs + sum(row[0] == "pass" for row in table.rows)
     return native.Entry(table.nargs, table.kwnames, table.rows, inputs, [], rebuild, runner, held, 0, 0, 0, 0, 0, 0, [], written)
-
-
-_ = tail
