@@ -75,6 +75,7 @@ def compile(
         raise errors.NotCallable(function="tilewright.compile", got=f"{type(model).__name__} {model!r}"[:100])
     if disable or backend == "eager":
         return model
+    model = _inner(model)
     torch_link.connect(view)
     function = CompiledFunction(model, build, parsed, fullgraph)
     return compiled_module(model, function) if isinstance(model, nn.Module) else function
@@ -91,6 +92,12 @@ def trace(fn: Callable[..., Any], example_inputs: Any, example_kwargs: dict[str,
     return record_trace(
         fn, example_inputs, example_kwargs, executable=lambda r: build(r.graph, options, log.Stages()).execute
     )
+
+
+def _inner(model: Callable[..., Any]) -> Callable[..., Any]:
+    """What a compiled function or module was made of; anything else as it is."""
+    function = getattr(model, "_tilewright", model)
+    return function.fn if isinstance(function, CompiledFunction) else model
 
 
 def repack(module: nn.Module) -> None:

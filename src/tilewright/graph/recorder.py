@@ -96,6 +96,11 @@ def recording(recorder: Recorder) -> Iterator[None]:
         _ACTIVE.recorder = before
 
 
+def is_recording() -> bool:
+    """Whether this thread is recording."""
+    return getattr(_ACTIVE, "recorder", None) is not None
+
+
 def refuse(what: str, reason: str, hint: str = "") -> NoReturn:
     """Raise the RecordError of an operation, at the user's line."""
     _raise(RecordError(what=what, reason=reason, at=user_location(), hint=hint))
@@ -395,6 +400,6 @@ def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 
 __all__ = [
-    "ArgSource", "ConstantSource", "ParameterSource", "Recorder", "Source", "TracerWarning", "describe", "recording", "refuse",
-    "user_location",
+    "ArgSource", "ConstantSource", "ParameterSource", "Recorder", "Source", "TracerWarning", "describe", "is_recording",
+    "recording", "refuse", "user_location",
 ]  # fmt: skip

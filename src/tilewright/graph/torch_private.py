@@ -14,7 +14,9 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import _ops, overrides
+from torch.autograd import forward_ad
 from torch.utils import _pytree
+from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 TorchFunctionMode: TypeAlias = overrides.TorchFunctionMode
@@ -120,6 +122,32 @@ def in_autograd_function(frame: FrameType | None) -> bool:
 def in_transform(tensor: torch.Tensor) -> bool:
     """Whether the tensor is a wrapper of a function transform (vmap, grad)."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def plain_calls() -> list[tuple[Callable[[], Any], Any]]:
+    """(query, its answer) that hold where nothing stands between this thread and torch: no modes, transforms and tracers."""
+    depth = torch._C._len_torch_function_stack() if only_cpu_devices() else 0
+    rows: list[tuple[Callable[[], Any], Any]] = [
+        (torch._C._len_torch_function_stack, depth), (torch._C._len_torch_dispatch_stack, 0),
+        (torch._C._functorch.peek_interpreter_stack, None), (torch._C._get_tracing_state, None),
+    ]  # fmt: skip
+    return [*rows, (only_cpu_devices, True)] if depth else rows
+
+
+def only_cpu_devices() -> bool:
+    """Whether the function modes in force say no more than that new tensors are on the CPU."""
+    modes = overrides._get_current_function_mode_stack()
+    return all(isinstance(m, DeviceContext) and torch.device(m.device).type == "cpu" for m in modes)
+
+
+def is_plain_call() -> bool:
+    """Whether `plain_calls` hold, and tensors have no tangents."""
+    return all(query() == answer for query, answer in plain_calls()) and forward_ad._current_level < 0
+
+
+def tangent_level() -> tuple[dict[str, Any], str]:
+    """(a dict, the key in it) that holds -1 where tensors have no tangents."""
+    return vars(forward_ad), "_current_level"
 
 
 def decompositions() -> dict[OpOverload, Callable[..., Any]]:

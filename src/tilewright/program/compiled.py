@@ -21,8 +21,10 @@ from torch import nn
 
 from .. import native
 from ..base import config, errors, log
+from ..graph import torch_private as private
 from ..graph.ir import Graph
 from ..graph.record import Recorded, record
+from ..graph.recorder import is_recording
 from . import eager_backward, guards, start, units
 from .breaks import Break, error_of
 from .capture import UserError
@@ -163,6 +165,8 @@ class CompiledFunction(native.Dispatcher):
         return entry.data.executable.text(level)
 
     def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not private.is_plain_call():
+            return self._under_modes(args, kwargs)
         signature = _signature(args, kwargs, self.fn)
         if signature in self._refused or len(self.entries) >= self.options.recompile_limit:
             return self._eager(args, kwargs)
@@ -191,6 +195,16 @@ class CompiledFunction(native.Dispatcher):
                     (id(self), "limit"), f"{_name(self.fn)} was compiled {len(self.entries)} times; further variants run in eager"
                 )
         return self._run(entry, args, kwargs)
+
+    def _under_modes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call within a recording, a transform (vmap, grad), a tracer or a mode: the function itself, for them to see."""
+        if is_recording():
+            return self.fn(*args, **kwargs)
+        reason = "it is called within a function transform, a tracer or a mode of torch"
+        if self.fullgraph:
+            raise errors.RecordError(what=_name(self.fn), reason=reason)
+        log.warn_once((id(self), "modes"), f"{_name(self.fn)} runs in eager: {reason}")
+        return self._eager(args, kwargs)
 
     def _give_up(self, signature: Any, error: errors.TilewrightError) -> None:
         """Calls of this signature run in eager from now on."""

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..graph import torch_private as private
 from ..graph.record import ArgSource, ConstantSource, ParameterSource, Recorded
 from .torch_link import dlpack_device, dlpack_dtype
 
@@ -167,6 +168,8 @@ def guard_table(fn: Callable[..., Any], recorded: Recorded, args: Sequence[Any],
     b = _Builder(len(args), kwnames, torch.is_grad_enabled())
     for query, argument, expected in _modes():
         b.test(("state", query, argument, expected), f"torch's {query.__name__} is no longer {expected}")
+    holder, key = private.tangent_level()
+    b.test(("eq", b.derive(("get", b.derive(("const", holder), "tangents"), key), "tangents"), -1), "tensors have tangents")
     for i, value in enumerate([*args, *kwargs.values()]):
         if not isinstance(value, torch.Tensor):
             b.value(i, value, f"argument {i}" if i < len(args) else f"argument {kwnames[i - len(args)]}", inputs=True)
@@ -242,4 +245,5 @@ def _modes() -> list[tuple[Callable[..., Any], Any, Any]]:
     ]
     if torch.is_autocast_enabled("cpu"):
         queries.append((torch.get_autocast_dtype, "cpu"))
-    return [(q, a, q() if a is None else q(a)) for q, a in queries]
+    modes = [(q, a, q() if a is None else q(a)) for q, a in queries]
+    return modes + [(query, None, answer) for query, answer in private.plain_calls()]
