@@ -491,7 +491,41 @@ def _attention(b: _Builder) -> Node | None:
     return contract.ATTENTION(q, k, v, mask, scale=0.25, safe=True)
 
 
+def _linear(b: _Builder, x: Node, features: int, bias: bool) -> Node:
+    weight = view.PERMUTE(b.input(x.dtype, (features, x.shape[-1])), dims=(1, 0))
+    y = contract.MATMUL(x, weight)
+    return pointwise.ADD(y, b.input(x.dtype, (features,))) if bias else y
+
+
+def _heads(x: Node, heads: int) -> Node:
+    """[..., S, heads * D] as [..., heads, S, D]."""
+    rank = len(x.shape)
+    split = view.RESHAPE(x, shape=(*x.shape[:-1], heads, x.shape[-1] // heads))
+    return view.PERMUTE(split, dims=(*range(rank - 2), rank - 1, rank - 2, rank))
+
+
+def _siblings(b: _Builder) -> Node | None:
+    """Products of one value with several weights: gated, or as the queries, keys and values of written-out attention."""
+    x = b.pick(lambda n: n.dtype.is_float and len(n.shape) in (2, 3) and 0 not in n.shape)
+    if x is None:
+        return None
+    bias = b.chance(0.5)
+    if b.chance(0.5):
+        n = b.rng.choice(b.sizes)
+        return pointwise.MUL(pointwise.SILU(_linear(b, x, n, bias)), _linear(b, x, n, bias))
+    heads, size = b.any_of(1, 2, 4), b.any_of(4, 8, 16)
+    q, k, v = (_heads(_linear(b, x, heads * size, bias), heads) for _ in range(3))
+    rank = len(q.shape)
+    scores = contract.MATMUL(q, view.PERMUTE(k, dims=(*range(rank - 2), rank - 1, rank - 2)))
+    scores = pointwise.MUL(scores, b.constant(scores, 0.25))
+    if b.chance(0.5):
+        scores = pointwise.ADD(scores, b.input(x.dtype, b.any_of(scores.shape[-2:], (1, scores.shape[-1]))))
+    out = contract.MATMUL(composite.SOFTMAX(scores, dim=rank - 1), v)
+    merged = view.PERMUTE(out, dims=(*range(rank - 3), rank - 2, rank - 3, rank - 1))
+    return view.RESHAPE(merged, shape=(*merged.shape[:-2], heads * size))
+
+
 _STEPS: list[tuple[Callable[[_Builder], Node | None], int]] = [
     (_unary, 6), (_binary, 8), (_scalar, 3), (_integer, 3), (_compare, 2), (_logic, 1), (_where, 2), (_cast, 2), (_reduction, 5),
-    (_rows, 3), (_scan, 1), (_view, 8), (_index, 4), (_matmul, 3), (_attention, 1),
+    (_rows, 3), (_scan, 1), (_view, 8), (_index, 4), (_matmul, 3), (_attention, 1), (_siblings, 1),
 ]  # fmt: skip
