@@ -230,3 +230,9 @@ def test_groups_read_only_what_ran_before(first: int) -> None:
             for n in external_reads(found, g):
                 before = found.group_of.get(n)
                 assert before is None or before.order < g.order or (before.folded and not g.folded), (seed, g, n)
+
+
+def test_siblings_share_a_kernel() -> None:
+    b = Builder()
+    x = b.input(40, 50)
+    assert kernels(b.graph(pointwise.COS(x), pointwise.SIN(x))) == ["cos_sin"]

@@ -26,6 +26,7 @@ from .lower.views import backward, broadcast, forward, is_view, pull_back, sourc
 from .schedule import Machine
 
 MOST_MEMBERS = 96
+NEAR = 24  # serial numbers between nodes that may share a kernel though neither reads the other
 
 
 @dataclass(eq=False)
@@ -117,7 +118,8 @@ class Fuser:
         self.graph, self.folded, self.machine = graph, folded, machine
         self.groups: list[Group] = []
         self.group_of: dict[Node, Group] = {}
-        self.anchored: dict[tuple[Node, tuple[int, ...]], Group] = {}
+        self.anchored: dict[tuple[Node, tuple[int, ...]], Group] = {}  # rows groups by what they reduce, and over what
+        self.reading: dict[tuple[Node, tuple[int, ...]], Group] = {}  # pointwise groups by an operand and their shape
 
     def run(self) -> Partition:
         for n in self.graph.nodes():
@@ -132,8 +134,9 @@ class Fuser:
     def _place(self, n: Node) -> None:
         match n.op.family:
             case Family.POINTWISE:
-                if not self._join(n):
+                if not (self._join(n) or self._beside(n)):
                     self._start("pointwise", n)
+                self._note_operands(n)
             case Family.INDEX:
                 kind = {"pack": "pack", "as_strided_scatter": "scatter"}.get(n.op.name, "pointwise")
                 self._start(kind, n)
@@ -180,6 +183,25 @@ class Fuser:
                 self._put(group, n, index)
                 return True
         return False
+
+    def _beside(self, n: Node) -> bool:
+        """Put `n` into a pointwise group over the same space that reads one of its operands, if that was made lately."""
+        for a in n.args:
+            group = self.reading.get((a, shape_of(n)))
+            if group is None or group.kind != "pointwise" or group.folded != (n in self.folded) or group.shape != n.shape:
+                continue
+            near = n.serial - group.members[-1].serial <= NEAR and len(group.members) < MOST_MEMBERS
+            if near and all(g is not group and self._hoist(g, group) for g in self._read(n)):
+                self._put(group, n, group.domain)
+                return True
+        return False
+
+    def _note_operands(self, n: Node) -> None:
+        group = self.group_of[n]
+        if group.index[n] == group.domain:
+            for a in n.args:
+                if a.shape == n.shape:
+                    self.reading[a, shape_of(n)] = group
 
     def _hoist(self, group: Group, target: Group) -> bool:
         """Whether `group` runs before `target`, moved forward in the order if need be and possible."""
