@@ -233,7 +233,7 @@ class _Lowering:
             a = node.attrs
             assert isinstance(a, AttentionAttrs)
             launch = lower_attention(
-                *blank[:3], mask, blank[-1],
+                blank[0], blank[1], blank[2], mask, blank[-1],
                 scale=a.scale, causal=a.causal, safe=a.safe, machine=self.machine,
             )  # fmt: skip
             where = tuple([(-1 - x.value.id, static(x.offset)[0]) for x in launch.args])

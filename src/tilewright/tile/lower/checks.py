@@ -43,10 +43,11 @@ def check_of(n: Node) -> Check | None:
 def check_kernel(view: View, size: int | None) -> Kernel:
     """One block that looks at every element of the view."""
     b = KernelBuilder("check_index" if size is not None else "check_divisor")
-    x = b.param("x", view.value.dtype, view.shape, view.strides)
-    nest = b.parallel(*view.shape) if view.shape else contextlib.nullcontext(())
+    shape = static(*view.shape)
+    x = b.param("x", view.value.dtype, shape, static(*view.strides))
+    nest = b.parallel(*shape) if shape else contextlib.nullcontext(())
     with nest as index:
         value = x[index]
         fine: Expr = value.ne(0) if size is None else (value >= 0) & (value < size)
         b.check(fine, "integer division by zero" if size is None else f"an index lies outside 0 to {size - 1}")
-    return b.build(cost=math.prod(static(*view.shape)) / 8)
+    return b.build(cost=math.prod(shape) / 8)
