@@ -300,7 +300,8 @@ class _Writer:
 
     def _value(self, n: Node) -> Expr:
         value = self.rows.evaluate(self.emitter, n, self.domain)
-        self.work += expression_cycles(value)
+        if self.plan.level[n] != "row":
+            self.work += expression_cycles(value)
         return value
 
     def _keep(self, n: Node, value: Expr, width: int) -> Stmt:
