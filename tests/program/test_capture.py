@@ -926,3 +926,59 @@ def test_copies_keep_working():
     fast = tw.compile(M(), options=OPTIONS)
     fast(torch.ones(2))
     assert torch.equal(copy.deepcopy(fast)(torch.ones(2)), torch.full((2,), 2.0))
+
+
+# --- ints that change ----------------------------------------------------------------------------------------------------
+
+
+def test_a_counter_compiles_twice():
+    class M(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.i, self.total, self.table = 0, 0, {}
+
+        def forward(self, x):
+            self.i += 1
+            self.total = self.total * 2 - self.i
+            self.table["n"] = self.i
+            y = x + self.i
+            y *= self.i
+            return y - self.total, self.i, self.i / 2 if self.i is None else None
+
+    agree(M, *[x3] * 8, breaks=0, compiles=4)
+
+
+def test_an_int_whose_value_is_needed_is_guarded():
+    def f(x, n, k):
+        y = x * k + n
+        y = y.reshape(-1, n) if n in (1, 3) else y
+        return y, f"{n}", [0] * n, range(n)[-1], {n: x}, n == 3, n % 2, -n, float(n), isinstance(n, int), type(n)
+
+    agree(
+        lambda: f,
+        *[lambda n=n, k=k: (*x3(), n, k) for n, k in [(1, 1), (2, 2), (3, 3), (3, 4), (1, 9), (2**62, 2)][:5]],
+        breaks=0,
+    )
+
+
+def test_an_int_in_each_kind_of_operation():
+    def f(x, z, n):
+        return (
+            x - n,
+            n - x,
+            x / n,
+            n / x,
+            x * n,
+            z + n,
+            z // n,
+            x % n,
+            x**n,
+            torch.add(x, n),
+            x > n,
+            n >= x,
+            x.sum() * n,
+            (x > 0) * n,
+            z.int() * n,
+        )
+
+    agree(lambda: f, *[lambda n=n: (torch.arange(1.0, 4), torch.arange(3), n) for n in (2, 3, 4, 2**53 + 1)], breaks=0)

@@ -20,6 +20,7 @@ from .breaks import Break
 from .outside import CONTAINERS
 from .sources import MISSING, is_atom, look_up
 from .trust import is_opaque, is_python_class, is_trusted_module, skips_guard
+from .varying import Varying
 
 if TYPE_CHECKING:
     from .capture import Capture
@@ -338,10 +339,12 @@ def _missing_item(cx: Capture, o: Any, key: Any) -> Any:
 
 
 def _hashable(cx: Capture, key: Any) -> Any:
+    if type(key) is Varying:
+        return key.known()
     if type(key) is tuple:
-        for k in key:
-            _hashable(cx, k)
-    elif type(key) is Fake:
+        settled = tuple([_hashable(cx, k) for k in key])
+        return key if all(a is b for a, b in zip(key, settled)) else settled
+    if type(key) is Fake:
         raise Break("object", "a tensor as a key")
     return key
 
@@ -480,6 +483,8 @@ def binary(cx: Capture, symbol: str, a: Any, b: Any, in_place: bool = False) -> 
     name, native = BINARY[symbol]
     if in_place:
         native = IN_PLACE[symbol]
+        if type(a) is Fake and type(b) is Varying:
+            return native(a, b.operand(a))
     if type(a) in _SIMPLE and type(b) in _SIMPLE:
         return native(a, b)
     if in_place and isinstance(a, CONTAINERS) and id(a) in cx.outside.known and not isinstance(a, (tuple, frozenset)):

@@ -26,6 +26,7 @@ from .breaks import Break
 from .outside import CONTAINERS
 from .sources import MISSING, is_atom, look_up
 from .trust import changes_torch, is_known_builtin, is_opaque, is_python_class, is_standard_code, is_torch_code, runs_as_is
+from .varying import settled
 
 if TYPE_CHECKING:
     from .capture import Capture
@@ -107,13 +108,10 @@ def _is_user_callable(a: Any) -> bool:
 
 def _run(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Call it as it is: what is in its arguments is guarded whole first."""
-    for a in args:
+    for a in (*args, *kwargs.values()):
         if isinstance(a, (*CONTAINERS, tuple)):
             cx.outside.expand(a)
-    for a in kwargs.values():
-        if isinstance(a, (*CONTAINERS, tuple)):
-            cx.outside.expand(a)
-    return cx.outside.see(f(*args, **kwargs))
+    return cx.outside.see(f(*map(settled, args), **{k: settled(v) for k, v in kwargs.items()}))
 
 
 # --- modules and classes ----------------------------------------------------------------------------------------------

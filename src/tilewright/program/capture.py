@@ -34,6 +34,7 @@ from .outside import CONTAINERS, Outside
 from .sources import MISSING, Rows, is_atom, look_up
 from .tape import Tape
 from .trust import is_opaque, is_own_code, is_python_class, is_trusted_module, skips_guard
+from .varying import Varying
 
 DEEPEST = 60
 MOST_JUMPS = 200_000
@@ -161,11 +162,13 @@ class Captured:
 class Capture:
     """The state of one capture, and what frames ask of it."""
 
-    def __init__(self, nargs: int, kwnames: tuple[str, ...], stop: int = -1, freeze: bool = False) -> None:
+    def __init__(
+        self, nargs: int, kwnames: tuple[str, ...], stop: int = -1, freeze: bool = False, varying: frozenset[str] = frozenset()
+    ) -> None:
         self.recorder = Recorder({}, freeze=freeze)
         self.effects = Effects()
         self.rows = Rows(nargs, kwnames, torch.is_grad_enabled())
-        self.outside = Outside(self.recorder, self.rows, self.effects)
+        self.outside = Outside(self.recorder, self.rows, self.effects, varying)
         self.tape = Tape() if torch.is_grad_enabled() else None
         self.stop = stop
         self.handlers = HANDLERS
@@ -284,6 +287,8 @@ class Capture:
         """`how(v)` as text; without `how`, something that formats as `v` does."""
         if is_atom(v):
             return v if how is None else how(v)
+        if type(v) is Varying:
+            return v.known() if how is None else how(v.known())
         if type(v) is Fake:
             raise Break("value", "a tensor is printed")
         name = "__repr__" if how is repr or how is ascii else "__str__"

@@ -247,8 +247,9 @@ class CompiledFunction(native.Dispatcher):
     def _captured_entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> native.Entry:
         """As `new_entry`, by interpreting bytecode. Raises UserError where the program itself raises."""
         try:
-            freeze = self.options.freeze
-            return units.compile_entry(self.program, lambda stop: start.capture_call(self.fn, args, kwargs, stop, freeze))
+            freeze, varying = self.options.freeze, self.program.learn(self.entries, args, kwargs)
+            capture = lambda stop: start.capture_call(self.fn, args, kwargs, stop, freeze, varying)  # noqa: E731
+            return units.compile_entry(self.program, capture)
         except Break as b:
             raise error_of(b) from None
 

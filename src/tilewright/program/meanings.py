@@ -24,6 +24,7 @@ from .calls import call, iterable
 from .outside import CONTAINERS
 from .sources import MISSING, is_atom
 from .trust import is_opaque, is_python_class
+from .varying import Varying
 
 if TYPE_CHECKING:
     from .capture import Capture
@@ -77,6 +78,8 @@ def _len(cx: Capture, o: Any) -> int:
 
 
 def _isinstance(cx: Capture, o: Any, classes: Any) -> bool:
+    if type(o) is Varying:
+        o = 0
     if isinstance(classes, tuple):
         return any(_isinstance(cx, o, c) for c in classes)
     if type(o) is Fake:
@@ -96,6 +99,8 @@ def _type(cx: Capture, *args: Any, **kwargs: Any) -> Any:
         made = type(*args, **kwargs)
         cx.new_classes.add(made)
         return made
+    if type(args[0]) is Varying:
+        return int
     if type(args[0]) is Fake:
         real = cx.real(args[0])
         return torch.Tensor if real is None else type(real)

@@ -19,6 +19,7 @@ from .breaks import Break
 from .effects import Effects
 from .sources import MISSING, Known, Rows, is_atom
 from .trust import is_python_class
+from .varying import Varying
 
 SEQUENCES = (list, tuple)
 CONTAINERS = (
@@ -37,7 +38,9 @@ PINNED = (nn.Module, type, types.FunctionType, types.BuiltinFunctionType, types.
 
 
 class Outside:
-    def __init__(self, recorder: Recorder, rows: Rows, effects: Effects) -> None:
+    """`varying`: names of ints that were seen to change."""
+
+    def __init__(self, recorder: Recorder, rows: Rows, effects: Effects, varying: frozenset[str]) -> None:
         self.recorder = recorder
         self.rows = rows
         self.effects = effects
@@ -46,6 +49,9 @@ class Outside:
         self._seen: dict[int, Any] = {}  # slot -> value as the program sees it
         self._changed: dict[int, Known] = {}
         self._absences: set[Any] = set()
+        self.varying = varying
+        self.computed: dict[int, Varying] = {}  # graph inputs that are made of ints
+        self._unsettled: dict[int, tuple[int, str]] = {}  # slots of ints whose value is not guarded
 
     # --- values ---
 
@@ -56,6 +62,10 @@ class Outside:
         seen = value
         if isinstance(value, torch.Tensor):
             seen = self._tensor(value, slot, name, argument, source)
+        elif type(value) is int and name in self.varying and abs(value) < 2**62:
+            self.rows.test("type", slot, int, why=f"{name} is no int")
+            seen = Varying(self, value, f"P{slot}", frozenset((slot,)))
+            self._unsettled[slot] = value, name
         elif is_atom(value):
             kind = "is" if value is None or value is True or value is False else "eq"
             self.rows.test(kind, slot, value, why=f"{name} is no longer {value!r}"[:200])
@@ -103,6 +113,13 @@ class Outside:
                 first = self.input_slots[index]
                 self.rows.test("same", slot, first, why=f"{name} is no longer the same tensor as before")
         return known
+
+    def settle(self, slots: frozenset[int]) -> None:
+        """Guard the values of ints that vary."""
+        for slot in slots:
+            value, name = self._unsettled.pop(slot, (None, ""))
+            if value is not None:
+                self.rows.test("eq", slot, value, why=f"{name} is no longer {value!r}")
 
     def see(self, value: Any) -> Any:
         """A value that came out of a container or a function without Python code."""

@@ -19,6 +19,7 @@ from .breaks import Break
 from .opcodes import NULL, UNSET
 from .sources import is_atom
 from .trust import is_opaque, is_python_class
+from .varying import Varying
 
 if TYPE_CHECKING:
     from .capture import Capture
@@ -56,6 +57,10 @@ class Rebuild:
             return repr(v)
         if isinstance(v, torch.Tensor):
             return self._tensor(v)
+        if type(v) is Varying:
+            for slot in v.slots:
+                self.passed.setdefault(slot, f"P{slot}")
+            return v.text
         known = self.cx.outside.known.get(id(v))
         if known is not None and not known.pinned:
             return self.passed.setdefault(known.slot, f"P{known.slot}")

@@ -19,7 +19,14 @@ from .sources import look_up
 from .units import read_argument
 
 
-def capture_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], stop: int = -1, freeze: bool = False) -> Captured:
+def capture_call(
+    fn: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    stop: int = -1,
+    freeze: bool = False,
+    varying: frozenset[str] = frozenset(),
+) -> Captured:
     """Interpret `fn(*args, **kwargs)` up to the stop-th instruction of its own (-1: to its end). Raises Break, UserError."""
     kwnames = tuple(kwargs)
 
@@ -34,7 +41,7 @@ def capture_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], stop: i
         slots = cx.bind(function, [*first, *values], named)
         return Frame(cx, decode(function.__code__), function.__globals__, slots, 0)
 
-    return Capture(len(args), kwnames, stop, freeze).run(start)
+    return Capture(len(args), kwnames, stop, freeze, varying).run(start)
 
 
 def _invoke(f, args, kwargs):  # type: ignore[no-untyped-def]

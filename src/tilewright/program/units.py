@@ -66,9 +66,20 @@ class Program:
     breaks: dict[tuple[str, int], Break] = field(default_factory=dict)  # by file and line
     rests: dict[tuple[Place, bool], Rest] = field(default_factory=dict)
     compiles: int = 0
+    varying: set[str] = field(default_factory=set)  # names of ints that changed from call to call
     native_tails: int = 0  # calls of pieces that ran without being compiled
     ran: list[Any] = field(default_factory=list)  # the pieces that the last call went through
     children: dict[Any, Any] = field(default_factory=dict)
+
+    def learn(self, entries: tuple[native.Entry, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> frozenset[str]:
+        """The names of ints known to vary: those for whose value an entry was refused."""
+        for entry in entries:
+            failed, table = entry.check(*args, **kwargs), entry.data.table
+            if failed is not None and 0 <= failed < len(table.rows):
+                row = table.rows[failed]
+                if row[0] == "eq" and type(row[2]) is int:
+                    self.varying.add(table.reasons[failed].partition(" is no longer ")[0])
+        return frozenset(self.varying)
 
     def note(self, b: Break) -> None:
         at = (b.at.file, b.at.line) if b.at is not None else ("", 0)
@@ -125,7 +136,8 @@ class Rest(native.Dispatcher):
         if not self.wanted or len(self.entries) >= limit or self.failures >= 3:
             return self._native(args)
         try:
-            entry = compile_entry(self.program, lambda stop: self._capture(args, stop))
+            varying = self.program.learn(self.entries, args, {})
+            entry = compile_entry(self.program, lambda stop: self._capture(args, stop, varying))
         except UserError:
             return self._native(args)
         except (Break, errors.TilewrightError) as e:
@@ -144,7 +156,7 @@ class Rest(native.Dispatcher):
         self.last = None
         return self.place.native(self.globals, args)
 
-    def _capture(self, args: tuple[Any, ...], stop: int) -> Captured:
+    def _capture(self, args: tuple[Any, ...], stop: int, varying: frozenset[str]) -> Captured:
         def start(cx: Capture) -> Frame:
             values = tuple(read_argument(cx.outside, v, i, f"value {i}") for i, v in enumerate(args))
             code = decode(self.place.code)
@@ -159,7 +171,7 @@ class Rest(native.Dispatcher):
             frame.stack, frame.at = stack, self.place.at
             return frame
 
-        return Capture(len(args), (), stop, self.program.options.freeze).run(start)
+        return Capture(len(args), (), stop, self.program.options.freeze, varying).run(start)
 
 
 def read_argument(outside: Outside, value: Any, slot: int, name: str) -> Any:
@@ -209,6 +221,8 @@ class _Piece:
         else:
             self.ending = glue.break_lines(program, captured.frame, self.rebuild, why)
         self.effects = self._effect_lines()
+        for made in cx.outside.computed.values():
+            self.rebuild.expression(made)
         self.finished: Finished = finish(cx.recorder, self.rebuild.tensors)
         self.line = captured.frame.location() if kind != RETURN else None
 
@@ -230,7 +244,7 @@ class _Piece:
         f = self.finished
         return (
             self.captured.end[0] == RETURN and not self.effects and not self.rebuild.passed and len(f.graph.outputs) > 0
-            and all(i is None for i in f.inputs)
+            and all(i is None for i in f.inputs) and not self.captured.cx.outside.computed
         )  # fmt: skip
 
     def entry(self, stages: log.Stages) -> native.Entry:
@@ -267,7 +281,7 @@ class _Piece:
         cx = self.captured.cx
         count = len(cx.recorder.nodes)
         for index, node in enumerate(cx.recorder.nodes):
-            if index not in cx.outside.input_slots:
+            if index not in cx.outside.input_slots and index not in cx.outside.computed:
                 if node not in cx.recorder.frozen:
                     raise Break("unknown tensor", f"of shape {list(cx.recorder.tensors[index].shape)}")
                 tensor = cx.recorder.tensors[index]
@@ -291,9 +305,11 @@ class _Piece:
         return self._function("rebuild", "R", [*self._tensor_lines(), *self.rebuild.lines, *self.ending], {})
 
     def _glue(self, run: Any, count: int, passed: list[int]) -> Any:
-        lines = [f"run({'I' if not passed else f'I[:{count}]'})" if run is not None else "()"]
-        lines = [f"R = {lines[0]}", *self._tensor_lines()]
-        lines += [f"P{slot} = I[{count + n}]" for n, slot in enumerate(passed)]
+        run_text = f"run({'I' if not passed else f'I[:{count}]'})" if run is not None else "()"
+        lines = [f"P{slot} = I[{count + n}]" for n, slot in enumerate(passed)]
+        make = self.rebuild.constant(torch.tensor)
+        lines += [f"I[{i}] = {make}({v.text})" for i, v in self.captured.cx.outside.computed.items()]
+        lines += [f"R = {run_text}", *self._tensor_lines()]
         body = self._function("glue", "I", [*lines, *self.rebuild.lines, *self.effects, *self.ending], {"run": run})
         return lambda inputs, folded: [body(inputs)]
 

@@ -1,0 +1,136 @@
+"""Python ints that change from call to call: unknown as long as only sums, differences and products are made of them.
+
+In: an int in a slot whose guard failed before. Out: `Varying`, which stands for it: arithmetic gives another, beside a tensor
+it becomes a tensor of the graph, anything else asks for its value, which is then guarded. Must not know bytecode.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..graph import torch_private as private
+from ..graph.fake import Fake
+from ..graph.recorder import ArgSource
+
+if TYPE_CHECKING:
+    from .outside import Outside
+
+_LARGEST = 2**62
+_EXACT = (torch.float32, torch.float64, torch.int64)  # dtypes in which an int and a tensor of it mean the same
+
+
+class Varying:
+    """Not an int, so that nothing reads its value unseen. `text` computes it from the slots' values, named P<slot>."""
+
+    __slots__ = ("outside", "slots", "tensor", "text", "value")
+
+    def __init__(self, outside: Outside, value: int, text: str, slots: frozenset[int]) -> None:
+        self.outside = outside
+        self.value = value
+        self.text = text
+        self.slots = slots
+        self.tensor: Fake | None = None
+
+    def known(self) -> int:
+        """Its value, guarded."""
+        self.outside.settle(self.slots)
+        return self.value
+
+    def fake(self) -> Fake:
+        """The tensor of the graph that holds it."""
+        if self.tensor is None:
+            self.tensor = self.outside.recorder.input(_scalar(self.value), ArgSource((self.text,)))
+            index = self.tensor.memory.source
+            assert index is not None
+            self.outside.computed[index] = self
+        return self.tensor
+
+    def operand(self, other: Fake) -> Fake | int:
+        """What stands for it beside a tensor."""
+        return self.fake() if other.dtype in _EXACT and other.dim() > 0 else self.known()
+
+    def __index__(self) -> int:
+        return self.known()
+
+    __int__ = __hash__ = __index__  # type: ignore[assignment]
+
+    def __float__(self) -> float:
+        return float(self.known())
+
+    def __bool__(self) -> bool:
+        return bool(self.known())
+
+    def __repr__(self) -> str:
+        return repr(self.known())
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return format(self.known(), spec)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.known(), name)
+
+
+def _scalar(value: int) -> torch.Tensor:
+    with private.without_modes():
+        return torch.tensor(value, dtype=torch.int64)
+
+
+def _plain(v: Any) -> Any:
+    return v.known() if type(v) is Varying else v
+
+
+def settled(v: Any) -> Any:
+    """An argument of code that is not interpreted: ints by their values."""
+    if type(v) is Varying:
+        return v.known()
+    if type(v) in (list, tuple) and any(type(x) is Varying for x in v):
+        return type(v)([settled(x) for x in v])
+    return v
+
+
+def _arithmetic(symbol: str, function: Callable[[Any, Any], Any], reflected: bool) -> Callable[[Varying, Any], Any]:
+    def method(self: Varying, other: Any) -> Any:
+        a, b = (other, self) if reflected else (self, other)
+        if type(other) is Fake:
+            own = self.operand(other)
+            return function(other, own) if reflected else function(own, other)
+        if symbol != "/" and type(other) in (int, Varying):
+            value = function(*(v.value if type(v) is Varying else v for v in (a, b)))
+            if abs(value) < _LARGEST:
+                texts = [v.text if type(v) is Varying else repr(v) for v in (a, b)]
+                slots = self.slots | (other.slots if type(other) is Varying else frozenset())
+                return Varying(self.outside, value, f"({texts[0]} {symbol} {texts[1]})", slots)
+        return function(_plain(a), _plain(b))
+
+    return method
+
+
+def _settled(function: Callable[..., Any], reflected: bool = False) -> Callable[..., Any]:
+    def method(self: Varying, *others: Any) -> Any:
+        operands = [_plain(o) for o in others]
+        return function(*operands, self.known()) if reflected else function(self.known(), *operands)
+
+    return method
+
+
+for _name, _symbol, _function in (
+    ("add", "+", operator.add), ("sub", "-", operator.sub), ("mul", "*", operator.mul), ("truediv", "/", operator.truediv),
+):  # fmt: skip
+    setattr(Varying, f"__{_name}__", _arithmetic(_symbol, _function, False))
+    setattr(Varying, f"__r{_name}__", _arithmetic(_symbol, _function, True))
+for _name in ("floordiv", "mod", "pow", "lshift", "rshift"):
+    setattr(Varying, f"__{_name}__", _settled(getattr(operator, _name)))
+    setattr(Varying, f"__r{_name}__", _settled(getattr(operator, _name), True))
+for _name in ("and_", "or_", "xor"):
+    setattr(Varying, f"__{_name.rstrip('_')}__", _settled(getattr(operator, _name)))
+    setattr(Varying, f"__r{_name.rstrip('_')}__", _settled(getattr(operator, _name), True))
+for _name in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert"):
+    setattr(Varying, f"__{_name}__", _settled(getattr(operator, _name)))
+Varying.__round__ = _settled(round)  # type: ignore[attr-defined]
+Varying.__divmod__ = _settled(divmod)  # type: ignore[attr-defined]
