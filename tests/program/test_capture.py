@@ -288,7 +288,7 @@ def test_contexts():
             log.append(a)
             log.append({}["k"])
         with contextlib.suppress(ZeroDivisionError):
-            1 / 0
+            log.append(1 / 0)
         with contextlib.ExitStack() as stack:
             stack.callback(log.append, "called back")
             log.append(stack.enter_context(noting(log, "b")))
@@ -956,7 +956,7 @@ def test_an_int_whose_value_is_needed_is_guarded():
 
     agree(
         lambda: f,
-        *[lambda n=n, k=k: (*x3(), n, k) for n, k in [(1, 1), (2, 2), (3, 3), (3, 4), (1, 9), (2**62, 2)][:5]],
+        *[lambda n=n, k=k: (*x3(), n, k) for n, k in [(1, 1), (2, 2), (3, 3), (3, 4), (1, 9)]],
         breaks=0,
     )
 
