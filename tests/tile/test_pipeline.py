@@ -245,3 +245,11 @@ def test_long_left_sides_are_copied_to_padded_rows() -> None:
     program = check(b.graph(y, pointwise.TANH(x), z, effects=[Effect(0, pointwise.NEG(x))]), error=1e-3)
     copies = [v for v in program.values if v.storage is Storage.TEMP and v.strides == (272, 1)]
     assert len(copies) == 1
+
+
+def test_outputs_that_repeat_elements() -> None:
+    """Each element of memory is written once."""
+    b = Builder()
+    x = b.input(5, 6)
+    y = view.EXPAND(reduce.SUM(x, dims=(1,), keepdim=True), shape=(5, 6))
+    check(Graph(tuple(b.inputs), (Output(y, (1, 0)), Output(view.EXPAND(x, shape=(3, 5, 6)), (0, 6, 1))), ((6, 1),)))

@@ -20,12 +20,13 @@ from ..graph.ops.index import IOTA, SliceScatterAttrs
 from ..graph.ops.opaque import GETITEM
 from ..graph.ops.pointwise import FULL
 from ..graph.ops.reduce import ArgAttrs, ReduceAttrs
-from ..graph.ops.view import RESHAPE
+from ..graph.ops.view import RESHAPE, SLICE
 from .lower.space import ZERO, Index, Space, shape_of, static
 from .lower.views import backward, broadcast, forward, is_view, pull_back, source
 from .schedule import Machine
 
 MOST_MEMBERS = 96
+DEEPEST = 20  # groups one after another that are moved for a fusion
 NEAR = 24  # serial numbers between nodes that may share a kernel though neither reads the other
 
 
@@ -203,11 +204,11 @@ class Fuser:
                 if a.shape == n.shape:
                     self.reading[a, shape_of(n)] = group
 
-    def _hoist(self, group: Group, target: Group) -> bool:
+    def _hoist(self, group: Group, target: Group, depth: int = 0) -> bool:
         """Whether `group` runs before `target`, moved forward in the order if need be and possible."""
         if group.order < target.order:
             return True
-        if group is target or not all(self._hoist(g, target) for g in group.before):
+        if group is target or depth > DEEPEST or not all(self._hoist(g, target, depth + 1) for g in group.before):
             return False
         latest = max((g.order for g in self.groups if g.order < target.order), default=target.order - 1)
         middle = (latest + target.order) / 2
@@ -301,7 +302,7 @@ class Fuser:
             return False
         if x.shape != group.shape or x is not s:
             space = Space()
-            domain = tuple(space.loop(f"d{i}", int(e)) for i, e in enumerate(x.shape))
+            domain = tuple(space.loop(f"d{i}", e) for i, e in enumerate(static(*x.shape)))
             _, at = chase(space, x, domain)
             env = {d.terms[0][0]: v for d, v in zip(group.domain, at, strict=True) if d.terms}
             index = {m: tuple(space.substitute(i, group.space, env) for i in group.index[m]) for m in group.members}
@@ -324,7 +325,8 @@ class Fuser:
                 taken.add(s)
                 self.group_of[s].bound[s] = (i, strides)
             else:
-                self._copy(o.node).bound[o.node] = (i, wanted)
+                once = _without_repeats(o.node, wanted)
+                self._copy(once).bound[once] = (i, wanted)
 
     def _direct(self, n: Node, strides: tuple[int, ...]) -> tuple[int, ...] | None:
         """Strides for the node under `n` that put `n` in memory with `strides`; None where it must be copied."""
@@ -332,7 +334,7 @@ class Fuser:
         group = self.group_of.get(s)
         if group is None or group.folded or (group.kind == "call" and n is not s):
             return None
-        if any(t == 0 and e > 1 for e, t in zip(n.shape, strides, strict=True)):
+        if any(t == 0 and e > 1 for e, t in zip(static(*n.shape), strides, strict=True)):
             return None
         while is_view(n):
             pulled = pull_back(n, strides)
@@ -371,6 +373,14 @@ class Fuser:
         group.add(n, (*at[:d], group.space.scale(at[d], step, start), *at[d + 1 :]))
         group.sources[n] = part
         return group
+
+
+def _without_repeats(n: Node, strides: tuple[int, ...]) -> Node:
+    """`n` without the elements that share their memory with others, those of dimensions of stride 0."""
+    for d, (size, step) in enumerate(zip(shape_of(n), strides, strict=True)):
+        if step == 0 and size > 1:
+            n = SLICE(n, dim=d, start=0, stop=1, step=1)
+    return n
 
 
 def partition(graph: Graph, folded: set[Node], machine: Machine) -> Partition:
