@@ -58,6 +58,8 @@ def _magnitude(n: Node, args: Sequence[torch.Tensor]) -> torch.Tensor | None:
         return args[0].abs() @ args[1].abs()
     if n.op.name in ("gelu", "gelu_tanh", "mish", "silu"):  # x times one plus something near -1
         return args[0].abs()
+    if n.op is composite.VAR and args[0].numel():  # of equal numbers it is the square of the mean's rounding
+        return evaluate(n, args) + torch.finfo(to_torch(n.dtype)).eps * args[0].abs().max() ** 2
     if n.op is composite.LOG_SOFTMAX and args[0].numel():  # x less its greatest, which may come from one rounding less
         return args[0].abs().amax(n.attrs.dim, keepdim=True).expand(args[0].shape)
     return None

@@ -137,6 +137,17 @@ ONCE_WRONG = {
         %4 = reshape(%3, shape=(0,)) : f32[0]
         %5 = where(%1, %4, %2) : f32[31, 7, 0]
         return %5, strides=(7, 1, 1)""",
+    "two products that are each other's reshape": """
+        %0 = input(index=0, name="x0", kind=user) : f32[4, 1, 1], strides=(1, 1, 1)
+        %1 = input(index=1, name="x1", kind=user) : f32[4, 1, 8], strides=(8, 32, 1)
+        %2 = input(index=2, name="x2", kind=user) : f32[1, 8], strides=(8, 1)
+        %3 = input(index=3, name="x3", kind=user) : f32[8, 32], strides=(32, 1)
+        %4 = matmul(%0, %1) : f32[4, 1, 8]
+        %5 = permute(%4, dims=(1, 0, 2)) : f32[1, 4, 8]
+        %6 = matmul(%2, %3) : f32[1, 32]
+        %7 = reshape(%6, shape=(1, 4, 8)) : f32[1, 4, 8]
+        %8 = maximum(%5, %7) : f32[1, 4, 8]
+        return %8, strides=(32, 8, 1)""",
     "extremes of reversed rows without elements": """
         %0 = input(index=0, name="x0", kind=user) : f16[1, 17, 0], strides=(17, 1, 1)
         %1 = flip(%0, dims=(0, 1)) : f16[1, 17, 0]
