@@ -72,8 +72,10 @@ def _in_source_shape(a: Node, shape: Shape, source: Node) -> Node | None:
     n = len(tail)
     if n <= len(source.shape) and source.shape[len(source.shape) - n :] == shape[len(shape) - n :]:
         return reshape(a, tail)
+    under = a.args[0] if a.op is RESHAPE else a
     if a.shape == shape and source.op.family is Family.CONTRACT and a.op not in (PERMUTE, EXPAND):
-        return reshape(a, source.shape)
+        if under.op.family is not Family.CONTRACT:  # else each product would be put in the other's shape, for ever
+            return reshape(a, source.shape)
     return None
 
 
