@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn.functional import scaled_dot_product_attention
 
 import tilewright as tw
 from compiled.stages import Build, memory_of, tensor_of
@@ -141,7 +141,7 @@ def test_attention(dtype: torch.dtype, level: str) -> None:
 
         def eager(t: Sequence[torch.Tensor], causal: bool = causal, grouped: bool = q[-3] != kv[-3]) -> torch.Tensor:
             chosen = t[3] if len(t) > 3 else None
-            return F.scaled_dot_product_attention(*t[:3], chosen, is_causal=causal, enable_gqa=grouped)
+            return scaled_dot_product_attention(*t[:3], chosen, is_causal=causal, enable_gqa=grouped)
 
         exact = eager([t.double() if t.is_floating_point() else t for t in tensors])
         is_as_good(build.run(tensors)[0], eager(tensors), exact)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from ...base import dtypes
 from ...base.scalar import Binary, Const
 from ...tile.ir import Copy, Layout, Region
 from . import expr, llvm
@@ -16,7 +15,7 @@ from .context import Context
 from .indexing import Facts
 from .isa import Isa
 from .micro import load, store
-from .transpose import Strided, emit_transpose_copy
+from .transpose import emit_transpose_pairs
 
 Amount: TypeAlias = int | str
 
@@ -54,7 +53,7 @@ def copied(ctx: Context, s: Copy) -> bool:
     has_k, has_n = _valid(ctx, s.src, k_dim, k), _valid(ctx, s.src, n_dim, n)
     source = expr.pointer(ctx, s.src.buffer, ctx.facts.address(s.src.buffer, s.src.offsets))
     target = expr.pointer(ctx, s.dst.buffer, ctx.facts.address(s.dst.buffer, s.dst.offsets))
-    if k_step == 1 and n_step % 2 == 0:
+    if k_step == 1:
         _from_columns(ctx, source, n_step, target, row, (k, n), (has_k, has_n))
     elif n_step == 1:
         _from_rows(ctx, source, k_step, target, row, (k, n), (has_k, has_n))
@@ -93,8 +92,7 @@ def _from_columns(
     f = ctx.f
     (k, n), (has_k, has_n) = sizes, valid
     whole = has_k // 2 if isinstance(has_k, int) else f.let(f"lshr i64 {has_k}, 1")
-    pairs, into = Strided(source, 1, step // 2), Strided(target, row // 2, 1)
-    emit_transpose_copy(f, ctx.isa, pairs, into, k // 2, n, dtypes.f32, whole, has_n)
+    emit_transpose_pairs(f, ctx.isa, source, step, target, row, (k // 2, n), (whole, has_n))
 
     def last() -> None:
         before = f.index("mul", whole, 2)

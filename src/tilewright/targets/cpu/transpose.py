@@ -60,6 +60,23 @@ def emit_transpose_copy(
     f.do(f"call void @{name}({', '.join((f'ptr {source.pointer}', f'ptr {target.pointer}', *numbers))})")
 
 
+def emit_transpose_pairs(
+    f: llvm.Function,
+    isa: Isa,
+    source: str,
+    across: int,
+    target: str,
+    down: int,
+    sizes: tuple[Amount, Amount],
+    valid: tuple[Amount, Amount],
+) -> None:
+    """As `emit_transpose_copy`, of pairs of 16-bit elements: pair (r, c) goes from `source + c * across + 2 r` to
+    `target + r * down + 2 c`, in 16-bit elements, which may be odd numbers apart."""
+    name = _transpose(f.module, isa, 4)
+    numbers = ", ".join(f"i64 {x}" for x in (2 * across, 2 * down, *sizes, *valid))
+    f.do(f"call void @{name}(ptr {source}, ptr {target}, {numbers})")
+
+
 _SIZES = ["i64 %rows", "i64 %columns", "i64 %valid_rows", "i64 %valid_columns"]
 _POINTERS = ["ptr noalias readonly %source", "ptr noalias %target"]
 
