@@ -94,6 +94,8 @@ def named(name: str) -> Isa:
         raise errors.OptionError(option="cpu level", value=name, choices=", ".join(sorted(LEVELS)))
     isa = LEVELS[level]
     flags: dict[str, Any] = {_FLAGS[e]: True for e in extra if e in _FLAGS}
+    if "has_amx" in flags:
+        amx.permitted()  # the code may well run here
     features = ",".join(filter(None, (isa.features, *(f"+{e}" for e in extra))))
     return replace(isa, name=name, features=features, **flags)
 
