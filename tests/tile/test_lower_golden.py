@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import golden
 from tile.lower_cases import MACHINE, check
-
 from tilewright.graph.text import parse_graph
 from tilewright.tile.program import Launch, Program
 from tilewright.tile.text import kernel_text
