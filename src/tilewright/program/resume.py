@@ -7,6 +7,7 @@ the rest without the interpreter: a prologue that fills variables and stack, the
 
 from __future__ import annotations
 
+import operator
 import types
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +56,7 @@ class Iter:
             rest = rest[o.width :]
         made = self.function(*operands)
         if self.state:
-            made.__setstate__(values[-1])
+            made.__setstate__(operator.index(values[-1]))
         return made
 
 
