@@ -148,6 +148,13 @@ ONCE_WRONG = {
         %7 = reshape(%6, shape=(1, 4, 8)) : f32[1, 4, 8]
         %8 = maximum(%5, %7) : f32[1, 4, 8]
         return %8, strides=(32, 8, 1)""",
+    "a repeated operand that is also reshaped": """
+        %0 = input(index=0, name="x0", kind=parameter) : f32[8, 2], strides=(2, 1)
+        %1 = input(index=1, name="x1", kind=user) : f32[2, 1, 8], strides=(8, 8, 1)
+        %2 = permute(%1, dims=(1, 0, 2)) : f32[1, 2, 8]
+        %3 = expand(%2, shape=(3, 3, 2, 8)) : f32[3, 3, 2, 8]
+        %4 = matmul(%3, %0) : f32[3, 3, 2, 2]
+        return %4, strides=(12, 4, 2, 1)""",
     "extremes of reversed rows without elements": """
         %0 = input(index=0, name="x0", kind=user) : f16[1, 17, 0], strides=(17, 1, 1)
         %1 = flip(%0, dims=(0, 1)) : f16[1, 17, 0]
