@@ -136,12 +136,12 @@ def matmul(a: Node, b: Node) -> Node:
     if a.op is RESHAPE and len(b.shape) == 2:
         x = _with_own_rows(a)
         if x is not a:
-            return reshape(matmul(x, b), shape)
+            return expand(reshape(matmul(x, b), MATMUL(a, b).shape), shape)
     if a.op is RESHAPE and b.op is RESHAPE and a.shape[:-2] == b.shape[:-2]:
         x, y = a.args[0], b.args[0]
         same_rank = len(x.shape) == len(y.shape) > 2
         if same_rank and x.shape[:-2] == y.shape[:-2] and x.shape[-2:] == a.shape[-2:] and y.shape[-2:] == b.shape[-2:]:
-            return reshape(matmul(x, y), shape)
+            return expand(reshape(matmul(x, y), MATMUL(a, b).shape), shape)
     return expand(MATMUL(a, b), shape)
 
 
