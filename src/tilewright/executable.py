@@ -10,13 +10,15 @@ import ctypes
 import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from . import native
 from .base.errors import CompileError
-from .graph.interpret import interpret
+from .graph.ir import Node
+from .graph.ops.opaque import GetitemAttrs
 from .graph.ops.torch_dtypes import to_torch
 from .graph.text import parse_graph
 from .program.guards import GuardTable
@@ -48,7 +50,7 @@ class Executable:
         if not all(isinstance(s, NativeRow) for s in recipe.fold) or len(recipe.fold) > 1:
             raise CompileError(reason="a folded value is computed by an eager call")
         self._entries: weakref.WeakSet[native.Entry] = weakref.WeakSet()
-        self._calls = {s: parse_graph(s.graph) for s in recipe.run if isinstance(s, CallRow)}
+        self._calls = {s: _EagerCall.of(s) for s in recipe.run if isinstance(s, CallRow)}
 
     kernels = property(lambda self: self.recipe.launches)
     library_calls = property(lambda self: self.recipe.calls(library=True))
@@ -105,11 +107,36 @@ class Executable:
                     self._addresses[step.symbol], *pointers, folded, memory.arena_address, self.recipe.scratch_bytes
                 )
             else:
-                results = interpret(self._calls[step], [memory.tensor(a) for a in step.args])
-                for row, result in zip(step.results, results, strict=True):
-                    memory.tensor(row).copy_(result)
+                self._calls[step].run(memory)
         memory.bump_versions()
         return memory.results(identities)
+
+
+@dataclass(frozen=True)
+class _EagerCall:
+    """An operator that eager torch runs: its operands' numbers among the row's arguments, and which results are kept.
+
+    `kept` holds None where the operator has one result.
+    """
+
+    row: CallRow
+    node: Node
+    operands: tuple[int, ...]
+    kept: tuple[int | None, ...]
+
+    @staticmethod
+    def of(row: CallRow) -> _EagerCall:
+        graph = parse_graph(row.graph)
+        taken = [o.node for o in graph.outputs]
+        kept = tuple(n.attrs.index if isinstance(n.attrs, GetitemAttrs) else None for n in taken)
+        node = taken[0].args[0] if kept[0] is not None else taken[0]
+        return _EagerCall(row, node, tuple(map(graph.inputs.index, node.args)), kept)
+
+    def run(self, memory: _Memory) -> None:
+        given = [memory.tensor(a) for a in self.row.args]
+        made = self.node.op.eager(self.node.attrs, *(given[i] for i in self.operands))
+        for k, row in zip(self.kept, self.row.results, strict=True):
+            memory.tensor(row).copy_(made if k is None else made[k])
 
 
 class _Memory:

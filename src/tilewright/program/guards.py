@@ -128,7 +128,7 @@ class _Builder:
         methods = [(name, inspect.getattr_static(cls, name)) for name in ("forward", "__call__")]
         self.test(("class", cls, tuple(methods)), f"the class {cls.__qualname__} was edited")
         forward = methods[0][1]
-        if isinstance(forward, types.FunctionType) and not forward.__module__.startswith("torch."):
+        if isinstance(forward, types.FunctionType) and not (forward.__module__ or "").startswith("torch."):
             self.function(forward)
 
     def function(self, fn: types.FunctionType) -> None:

@@ -24,7 +24,6 @@ from ..graph.ops.torch_dtypes import to_torch
 from ..graph.pipeline import optimise
 from ..graph.text import parse_graph
 from ..program import torch_link
-from ..program.guards import GuardTable
 from ..stages import Dump, Lowered
 from ..targets.plan import make_plan
 from ..targets.recipe import call_graph
@@ -58,13 +57,7 @@ def run(low: Lowered, tensors: Tensors, target: Target | None = None) -> list[to
     torch_link.connect(view)
     compiled = assemble(low, target or target_named(), log.Stages(), Dump(None))
     tensors = _copies(tensors)
-    rows = []
-    for i, t in enumerate(tensors):
-        meta = (*torch_link.dlpack_dtype(t.dtype), *torch_link.dlpack_device(t.device), None, tuple(t.shape), t.stride())
-        rows.append(("tensor", i, (type(t), i, *meta)))
-    executable = Executable(compiled.recipe, compiled.object_file, lambda level: "")
-    outputs: list[torch.Tensor] = executable.forward(GuardTable(len(tensors), (), rows, [], len(tensors))).run(*tensors)
-    return outputs
+    return Executable(compiled.recipe, compiled.object_file, lambda level: "").execute(tensors)
 
 
 def run_graph(graph: Graph, tensors: Tensors, target: Target | None = None) -> list[torch.Tensor]:

@@ -149,9 +149,9 @@ class _Executable(Executable):
 
     below_autograd = False
 
-    def forward(self, table: Any) -> Any:
+    def forward(self) -> Any:
         self.below_autograd = True
-        return super().forward(table)
+        return super().forward()
 
 
 class _Build:
