@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import tilewright as tw
+from tilewright.targets.cpu import isa as isas
 
 hf = pytest.importorskip("transformers")
 
@@ -118,6 +119,13 @@ def test_spine_models(name: str) -> None:
 def test_spine_models_without_library_calls(name: str) -> None:
     fast = check(model(name), inputs(name, batch=2, length=9), options={"library": False})
     assert fast.stats.library_calls == 0
+
+
+@pytest.mark.skipif(not isas.host_isa().is_x86, reason="needs an x86 processor")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_models_with_avx2(name: str, dtype: torch.dtype) -> None:
+    check(model(name).to(dtype), inputs(name, batch=2), options={"cpu": "x86-64-v3"})
 
 
 @pytest.mark.parametrize("name", BREADTH)
