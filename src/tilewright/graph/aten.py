@@ -451,8 +451,13 @@ def _strided(x: Fake) -> bool:
     return not st.is_contiguous(x.sizes, x.strides) and not st.may_overlap(x.sizes, x.strides)
 
 
-def opaque(recorder: Recorder, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    """A `call` that eager torch runs on row-major operands. Its results' metadata come from torch's meta kernels."""
+def opaque(
+    recorder: Recorder, func: OpOverload, args: Args, kwargs: Kwargs, layout: Callable[[st.Sizes], st.Sizes] | None = None
+) -> Any:
+    """A `call` that eager torch runs on row-major operands. Its results' metadata come from torch's meta kernels.
+
+    `layout` gives the strides of the results from their shape, where the meta kernel does not know eager's.
+    """
     if recorder.trial:
         raise NoHelp
     if private.is_random(func) and _draws_like(func, args, kwargs):
@@ -479,7 +484,7 @@ def opaque(recorder: Recorder, func: OpOverload, args: Args, kwargs: Kwargs) -> 
     made = [GETITEM(call, index=i) for i in range(len(types))] if several else [call]
     if effectful:
         recorder.effectful.append((call, made[0]))
-    fresh = [recorder.result(n, r.stride(), fakes) for n, r in zip(made, results)]
+    fresh = [recorder.result(n, layout(tuple(r.shape)) if layout else r.stride(), fakes) for n, r in zip(made, results)]
     return fresh if isinstance(seen, list) else tuple(fresh) if several else fresh[0]
 
 

@@ -287,19 +287,17 @@ def _convolution(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dic
     bias = None if args[2] is None else _fake(recorder, args[2])
     stride, padding, dilation, transposed, _, groups = args[3:9]
     dims = len(x.sizes) - 2
+    last = dims in (2, 3) and any(st.suggests_channels_last(t.sizes, t.strides) for t in (x, weight))
+    layout = st.channels_last if last else st.contiguous
     wide = [list(v) * dims if len(v) == 1 else list(v) for v in (stride, padding, dilation)]
     tiles = not transposed and groups == 1 and not any(wide[1]) and wide[0] == list(weight.sizes[2:])
     plain = all(d == 1 for d in wide[2]) or all(k == 1 for k in weight.sizes[2:])
     if tiles and plain and x.sizes[1] == weight.sizes[1] and x.dtype == weight.dtype and x.dtype.is_floating_point:
         node = aten_contract.patch_convolution(fk.value(x), fk.value(weight), None if bias is None else fk.value(bias))
         if node is not None:
-            last = dims in (2, 3) and (
-                st.suggests_channels_last(x.sizes, x.strides) or st.suggests_channels_last(weight.sizes, weight.strides)
-            )
             shape: st.Sizes = node.shape  # type: ignore[assignment]
-            strides = st.channels_last(shape) if last else st.contiguous(shape)
-            return recorder.result(node, strides, [x, weight] if bias is None else [x, weight, bias])
-    return opaque(recorder, func, args, kwargs)
+            return recorder.result(node, layout(shape), [x, weight] if bias is None else [x, weight, bias])
+    return opaque(recorder, func, args, kwargs, layout)
 
 
 def _batch_norm(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -112,6 +112,8 @@ def make_plan(program: Program, graph: Graph | None = None) -> Plan:
     fit their values; TypeError for sizes that are not constants.
     """
     _check(program)
+    if graph is not None:
+        _check_outputs(program, graph)
     run_lives, fold_lives = _lifetimes(program.steps), _lifetimes(program.folded)
     kept = {v.id for v in program.values if v.storage is Storage.FOLDED and (v.id in run_lives or v.id not in fold_lives)}
     temps = [v for v in program.values if v.storage is Storage.TEMP]
@@ -221,6 +223,14 @@ def _check(program: Program) -> None:
     for v in program.values:
         if v.storage is Storage.OUTPUT and v.id not in written and v.size != 0:
             raise _invalid(f"nothing writes {_value(v)}, an output")
+
+
+def _check_outputs(program: Program, graph: Graph) -> None:
+    """Every output that owns memory is among the values: what writes it is checked already."""
+    made = {v.index for v in program.values if v.storage is Storage.OUTPUT}
+    for i, o in enumerate(graph.outputs):
+        if o.alias is None and i not in made and 0 not in o.node.shape:
+            raise _invalid(f"nothing computes output {i}, {o.node}")
 
 
 def _check_launch(launch: Launch) -> None:

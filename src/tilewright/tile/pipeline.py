@@ -90,7 +90,8 @@ class _Lowering:
             kept = [m for m in group.members if m in wanted or m in group.bound]
             if group.kind == "call":
                 kept = group.members
-                if not (group.core and group.core.op.effectful) and not any(m in wanted for m in kept) and _is_pure(group):
+                read = any(m in wanted or m in group.bound for m in kept)
+                if not (group.core and group.core.op.effectful) and not read and _is_pure(group):
                     continue
             elif group.effect is not None:
                 kept = group.members
