@@ -31,8 +31,8 @@ def capture_call(
     kwnames = tuple(kwargs)
 
     def start(cx: Capture) -> Frame:
-        values = [read_argument(cx.outside, v, i, f"argument {i}") for i, v in enumerate(args)]
-        named = {k: read_argument(cx.outside, kwargs[k], len(args) + i, f"argument {k}") for i, k in enumerate(kwnames)}
+        values = [read_argument(cx.outside, v, i, i) for i, v in enumerate(args)]
+        named = {k: read_argument(cx.outside, kwargs[k], len(args) + i, k) for i, k in enumerate(kwnames)}
         function, first = _function(cx, fn)
         if function is None:
             return Frame(cx, decode(_invoke.__code__), _invoke.__globals__, [fn, tuple(values), named], 0)

@@ -158,7 +158,7 @@ class Rest(native.Dispatcher):
 
     def _capture(self, args: tuple[Any, ...], stop: int, varying: frozenset[str]) -> Captured:
         def start(cx: Capture) -> Frame:
-            values = tuple(read_argument(cx.outside, v, i, f"value {i}") for i, v in enumerate(args))
+            values = tuple(read_argument(cx.outside, v, i, i) for i, v in enumerate(args))
             code = decode(self.place.code)
             for n in self.place.slots[: len(values)]:
                 cell = values[self.place.slots.index(n)]
@@ -174,8 +174,9 @@ class Rest(native.Dispatcher):
         return Capture(len(args), (), stop, self.program.options.freeze, varying).run(start)
 
 
-def read_argument(outside: Outside, value: Any, slot: int, name: str) -> Any:
-    return outside.read(value, slot, name, argument=True, source=ArgSource((name,)) if isinstance(value, torch.Tensor) else None)
+def read_argument(outside: Outside, value: Any, slot: int, key: int | str) -> Any:
+    name = f"argument {key}"
+    return outside.read(value, slot, name, argument=True, source=ArgSource((key,)) if isinstance(value, torch.Tensor) else None)
 
 
 def compile_entry(program: Program, capture: Callable[[int], Captured]) -> native.Entry:
