@@ -982,3 +982,15 @@ def test_an_int_in_each_kind_of_operation():
         )
 
     agree(lambda: f, *[lambda n=n: (torch.arange(1.0, 4), torch.arange(3), n) for n in (2, 3, 4, 1000003)], breaks=0)
+
+
+def test_the_place_of_an_iterator_that_varies():
+    def f(x):
+        out = []
+        for i in [4, 1, 3, 2]:
+            if x.sum() > 2:
+                out.append(i)
+            x = x + 1
+        return x, out
+
+    agree(lambda: f, x3, lambda: (-torch.ones(3),), x3, breaks=1)
