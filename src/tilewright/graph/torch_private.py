@@ -145,6 +145,12 @@ def is_plain_call() -> bool:
     return all(query() == answer for query, answer in plain_calls()) and forward_ad._current_level < 0
 
 
+def global_hooks() -> list[tuple[str, dict[int, Any]]]:
+    """Hooks that run at the call of any module."""
+    held = vars(torch.nn.modules.module)
+    return [(name, held[name]) for name in ("_global_forward_pre_hooks", "_global_forward_hooks")]
+
+
 def tangent_level() -> tuple[dict[str, Any], str]:
     """(a dict, the key in it) that holds -1 where tensors have no tangents."""
     return vars(forward_ad), "_current_level"

@@ -70,6 +70,8 @@ class Watch:
     def _value(self, label: str, value: Any, deep: bool) -> None:
         """A container as it is now; of an object, its attributes."""
         if type(value) in _CONTAINERS:
+            if id(value) in self._seen:
+                return
             self._container(label, value)
             for item in value.values() if type(value) is dict else value if type(value) is list else ():
                 if type(item) in _CONTAINERS:

@@ -176,6 +176,8 @@ class CompiledFunction(native.Dispatcher):
                     return self._run(entry, args, kwargs)
             try:
                 entry = self.new_entry(args, kwargs)
+                if (failed := entry.check(*args, **kwargs)) is not None:
+                    raise errors.CompileError(reason=f"a guard does not hold from the start: {entry.data.table.explain(failed)}")
             except UserError:
                 return self._eager(args, kwargs)
             except errors.TilewrightError as e:
