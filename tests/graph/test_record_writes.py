@@ -90,6 +90,15 @@ def as_strided_written(x):
 
 
 @case
+def as_strided_in_place(x):
+    y = x * 2
+    z = y[1:]
+    z.as_strided_((2, 2), (3, 1), 2)
+    z.mul_(5)
+    return y, z, F.adaptive_avg_pool1d(x[None].transpose(1, 2), 1)
+
+
+@case
 def chunks_written(x):
     y = x.clone()
     p, q = y.chunk(2, 1)

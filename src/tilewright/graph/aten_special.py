@@ -337,14 +337,14 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(
         (
             "aten.set_.source_Tensor", "aten.set_.source_Storage", "aten.set_.source_Storage_storage_offset", "aten.set_.default",
-            "aten.resize_.default", "aten.resize_as_.default", "aten.as_strided_.default", "aten.detach_.default",
+            "aten.resize_.default", "aten.resize_as_.default", "aten.detach_.default",
         ),
         _changes_memory,
     ),
     **dict.fromkeys(
         (
             "aten.squeeze_.default", "aten.squeeze_.dim", "aten.squeeze_.dims", "aten.unsqueeze_.default", "aten.t_.default",
-            "aten.transpose_.default",
+            "aten.transpose_.default", "aten.as_strided_.default",
         ),
         _views_in_place,
     ),
