@@ -140,13 +140,13 @@ class _Lowering:
         strides = choose(n, [(r.consumer, r.arg) for r in self.inliner.reads.get(n, ())])
         return self._value(n.tensor, strides, storage, name=n.op.name)
 
-    def view_of(self, n: Node, folded: bool = False, as_rows: bool = False) -> tuple[View, Node]:
+    def view_of(self, n: Node, folded: bool = False, as_rows: bool = False, columns: int = 0) -> tuple[View, Node]:
         """A strided view of `n` and the node whose memory it is; what strides cannot express is copied first.
 
-        `as_rows`: the copy is to be read as the left side of a product.
+        `as_rows`: the copy is to be read as the left side of a product with `columns` columns.
         """
         found = self._strided(n)
-        if found is not None and as_rows and (self._is_apart(found[0]) or self._conflicts(found[0])):
+        if found is not None and as_rows and (self._is_apart(found[0], columns) or self._conflicts(found[0])):
             n = RESHAPE(n, shape=n.shape)  # the copy: other readers go on to read what it is a copy of
             found = self._strided(n) if n in self.values else None
         if found is not None:
@@ -167,10 +167,11 @@ class _Lowering:
         bytes_ = apart[0] * a.value.dtype.bytes if apart else 0
         return math.prod(rows) > ROW_LIMIT and last == 1 and bytes_ > 0 and bytes_ % CONFLICT == 0
 
-    def _is_apart(self, a: View) -> bool:
-        """Whether elements of a's rows lie apart where the machine would multiply them in pairs."""
-        k = static(a.shape[-1])[0]
-        return self.machine.pair_of(a.value.dtype, k) > 1 and k > 1 and a.strides[-1] != 1
+    def _is_apart(self, a: View, columns: int) -> bool:
+        """Whether elements of a's rows lie apart where the machine would multiply them in pairs, or read them many times."""
+        rows, k = static(*a.shape[-2:])
+        often = rows >= 8 and columns >= 4 * self.machine.nr
+        return k > 1 and a.strides[-1] != 1 and (often or self.machine.pair_of(a.value.dtype, k) > 1)
 
     def _copy_group(self, n: Node) -> Group:
         group = new_group("copy", shape_of(n), False, -1)
@@ -202,8 +203,8 @@ class _Lowering:
                     self._launch(group, targets, lambda c: lower_rows(group, c))
                 case "contract":
                     assert group.core is not None
-                    a = group.core.args[0]
-                    sides = operands(group.core, lambda n: self.view_of(n, group.folded, as_rows=n is a))
+                    a, columns = group.core.args[0], shape_of(group.core)[-1]
+                    sides = operands(group.core, lambda n: self.view_of(n, group.folded, n is a, columns))
                     both = (sides.a.node, sides.b.node)
                     self._launch(group, targets, lambda c: lower_contract(group, c, sides), sides.structure, both)
                 case "attention":

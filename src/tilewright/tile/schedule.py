@@ -40,6 +40,10 @@ class Machine:
         """Whether both sides of a product of 16-bit floats are converted beforehand: where many rows share the conversion."""
         return dtype.is_float and dtype.bytes == 2 and self.pair_of(dtype, k) == 1 and rows >= WIDE_ROWS
 
+    def packs_ahead(self, dtype: DType, rows: int, columns: int, k: int) -> bool:
+        """Whether a right side that changes is packed by a kernel of its own: then blocks of rows and panels go in any order."""
+        return rows >= PACKED_ROWS and columns * k * dtype.bytes >= PACKED_BYTES
+
 
 # Cost of an operation on one vector of fp32, in cycles of throughput; those absent cost one.
 _CYCLES = {
@@ -50,6 +54,8 @@ _CYCLES = {
 
 ROW_LIMIT = 170  # rows of A in a block: with 1024 of K they stay in a second-level cache beside a panel of B
 K_LIMIT = 1024
+PAIRED_K_LIMIT = 2048
+PACKED_ROWS, PACKED_BYTES = 128, 1 << 18  # of a left and a right side, from which packing the right one beforehand pays
 WIDE_ROWS = 32  # of a product of 16-bit floats, from which converting both sides beforehand pays
 LAUNCH_NS = 600.0  # starting one more kernel: the call, the fork and the first misses
 
@@ -108,7 +114,7 @@ def plan_gemm(machine: Machine, m: int, n: int, k: int, batch: int = 1, pair: in
     together elements are so much smaller, and blocks of rows and steps of K hold whole tiles of the tile registers.
     """
     unit = max(16, machine.tile) if pair > 1 else 16
-    steps = max(1, math.ceil(k / (K_LIMIT * pair)))
+    steps = max(1, math.ceil(k / (PAIRED_K_LIMIT if pair > 1 else K_LIMIT)))
     depth = max(unit, math.ceil(math.ceil(k / steps) / unit) * unit)
     depths = tuple(min(depth, k - start) for start in range(0, k, depth)) or (0,)
     most = min(ROW_LIMIT, max(machine.mr, machine.l2_bytes * 3 // 4 // (4 // pair * max(depth, 1))))
@@ -126,6 +132,11 @@ def _tiled_rows(total: int, limit: int, tile: int) -> tuple[int, int, int]:
         return balanced(total, limit)
     tiles, _, _ = balanced(math.ceil(total / tile), max(1, limit // tile))
     return tiles * tile, *divmod(total, tiles * tile)
+
+
+def dot_rows(k: int) -> int:
+    """Up to how many rows a right side that lies along K is multiplied as it is, not packed: more of them where K is long."""
+    return 32 if k >= 256 else 8
 
 
 def gemm_ns(machine: Machine, m: int, n: int, k: int, batch: int, element_bytes: int) -> float:

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from ...base import dtypes
 from ...base.dtypes import DType
+from ...tile.schedule import dot_rows
 from . import amx, llvm
 from .dot import Dot, dot_kernel, tile_of
 from .isa import Isa
@@ -30,10 +31,6 @@ VECTORS = 2
 
 IN_FLIGHT = 8
 """Independent multiply-adds that hide their latency: two units, four cycles. Smaller tiles split k over several sums."""
-
-DOT_ROWS = 8
-LONG_DOT, LONG_DOT_ROWS = 256, 32
-"""Up to how many rows of a a b that lies along k is multiplied as it is: more of them where k is long."""
 
 STREAM_AHEAD = 4096
 """How many bytes ahead b is fetched where it is read only once."""
@@ -85,7 +82,7 @@ def _is_half(dtype: DType) -> bool:
 
 def _by_dots(a: GemmOperand, b: GemmOperand, m: Amount, k: Amount) -> bool:
     """Whether to multiply along k instead of packing b: too few rows would share a packed panel."""
-    limit = LONG_DOT_ROWS if isinstance(k, int) and k >= LONG_DOT else DOT_ROWS
+    limit = dot_rows(k if isinstance(k, int) else 1)
     return a.column == 1 and b.row == 1 and isinstance(m, int) and m <= limit
 
 

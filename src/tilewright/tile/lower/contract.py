@@ -18,7 +18,7 @@ from ..fuse import Group
 from ..ir import Alloc, Buffer, Copy, Fill, For, Gemm, If, Parallel, Region, Scope, Stmt, Store, block
 from ..layout import paired
 from ..program import View
-from ..schedule import GemmPlan, expression_cycles, gemm_ns, plan_gemm
+from ..schedule import GemmPlan, dot_rows, expression_cycles, gemm_ns, plan_gemm
 from .context import Context, Draft, Lowered, kernel_name
 from .domain import Domain, axis, extent, merged, refined
 from .emit import Axis, Emitter, Params, Trace
@@ -93,10 +93,12 @@ class _Contract:
         self.pair = sides.pair or self.machine.pair_of(self.core.dtype, self.k)
         self.deep = math.ceil(self.k / self.pair) * self.pair
         self.ahead = sides.packed or self._in_place()
-        own = sides.packed or not self.ahead
+        self.along = not self.ahead and self._along_k()
+        own = sides.packed or not (self.ahead or self.along)
         self.multiplies_pairs = self.pair > 1 and own
-        rows = math.prod(shape_of(self.core)[:-1] if sides.packed else shape_of(self.core)[-2:-1])
-        self.wide = own and self.machine.widens(self.core.dtype, self.k, rows)
+        self.wide = own and self.machine.widens(self.core.dtype, self.k, shape_of(self.core)[-2])
+        if sides.packed:
+            self.wide = sides.b.node.dtype is not self.core.dtype
 
     def _in_place(self) -> bool:
         """Whether rows of b can be read where they are: contiguous, and not so far apart that few sets of a cache hold them."""
@@ -105,7 +107,13 @@ class _Contract:
         if self.pair > 1 and rows > PAIRED_ROWS:
             return False
         apart = k_step * self.core.dtype.bytes % 1024 == 0 and self.k > 64
-        return (n_step == 1 or self.n == 1) and not (apart and rows > 4 * self.machine.mr)
+        return (n_step == 1 or self.n == 1) and not (apart and rows > self.machine.mr)
+
+    def _along_k(self) -> bool:
+        """Whether b, contiguous along K, is multiplied where it is, as dot products: too few rows would share packed panels."""
+        limit = PAIRED_ROWS if self.pair > 1 else dot_rows(self.k)
+        contiguous = self.sides.b.strides[-2] == 1 and self.sides.a.strides[-1] == 1
+        return contiguous and self.k > 1 and math.prod(shape_of(self.core)[:-1]) <= limit
 
     # --- loops ---
 
@@ -204,7 +212,7 @@ class _Writer:
         _, full, rest = plan.rows
         panel = scalar.var("p")
         blocks = full + (rest > 0)
-        inside = not owner.ahead
+        inside = not (owner.ahead or owner.along)
         row_var = scalar.var("mb")
         groups = self.panels // plan.panels
         loops = [(row_var, blocks)] if not inside and blocks > 1 else []
@@ -293,12 +301,21 @@ class _Writer:
             for q in range(count):
                 width = cols if q == count - 1 else owner.nr
                 products.append(self._gemm(acc, whole if self.copies else left, group, q, (start, depth), width, packed))
-            steps.append(Alloc(copy, block(Copy(left, whole), *products)) if self.copies else block(*products))
+            steps.append(Alloc(copy, block(self._copied(left, whole), *products)) if self.copies else block(*products))
             start += depth
         for q in range(count):
             width = cols if q == count - 1 else owner.nr
             steps.append(self._epilogue(acc, first_row, rows, group, q, width))
         return Alloc(acc, block(*steps))
+
+    def _copied(self, left: Region, copy: Region) -> Stmt:
+        """Rows of a into a buffer, along them or across them, whichever is contiguous."""
+        side = self.owner.sides.a
+        if side.strides[-1] == 1 or left.buffer.dtype is copy.buffer.dtype:
+            return Copy(left, copy)
+        step = Buffer("narrow", left.buffer.dtype, copy.shape, Scope.SHARED)
+        whole = Region(step, copy.offsets, copy.shape)
+        return Alloc(step, block(Copy(left, whole), Copy(whole, copy)))
 
     def _gemm(self, acc: Buffer, a: Region, group: Expr, q: int, k: tuple[int, int], width: int, packed: Buffer | None) -> Stmt:
         """One product: `k` is (start, length) of the step, `width` the columns wanted."""
@@ -310,12 +327,14 @@ class _Writer:
         elif owner.sides.packed:
             width = owner.nr
             b = Region(self.b, (*self.batches, panel, start, const(0)), (*points, None, depth, const(width)))
+        elif owner.along:
+            b = Region(self.b, (*self.batches, panel * const(owner.nr), start), (*points, const(width), depth))
         else:
             b = Region(self.b, (*self.batches, start, panel * const(owner.nr)), (*points, depth, const(width)))
         target = Region(acc, (const(q), const(0), const(0)), (None, a.shape[0], const(width)))
         if k[1] == 0:
             return Fill(target, const(0, acc.dtype))
-        return Gemm(a, b, target, clear=k[0] == 0)
+        return Gemm(a, b, target, transpose_b=packed is None and owner.along, clear=k[0] == 0)
 
     def _epilogue(self, acc: Buffer, first_row: Expr, rows: int, group: Expr, q: int, width: int) -> Stmt:
         owner = self.owner

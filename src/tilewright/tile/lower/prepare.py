@@ -1,7 +1,7 @@
 """Rewrites of the graph that only a lowering wants.
 
-In: a graph after its own passes. Out: the same graph without composites, with large reductions in two steps and constant
-right sides of matmuls packed. Must not know groups or kernels.
+In: a graph after its own passes. Out: the same graph without composites, with large reductions in two steps, and right sides of
+matmuls packed where they are constant or large. Must not know groups or kernels.
 """
 
 from __future__ import annotations
@@ -72,7 +72,14 @@ def _in_two(n: Node, x: Node, dims: tuple[int, ...], parts: int) -> Node | None:
 
 
 def _packed(n: Node, args: tuple[Node, ...], fixed: Collection[Node], machine: Machine) -> Node | None:
-    if n.op is not MATMUL or n.args[1] not in fixed or n.args[0] in fixed or n.tensor.numel == 0:
+    if n.op is not MATMUL or n.tensor.numel == 0:
         return None
-    k, rows = shape_of(args[1])[-2], math.prod(shape_of(args[0])[:-1])
-    return packed(n, args[0], args[1], machine.nr, machine.pair_of(n.dtype, k), machine.widens(n.dtype, k, rows))
+    a, b = args
+    left, (*batch, k, columns) = shape_of(a), shape_of(b)
+    rows = math.prod(left[:-1]) if not batch else left[-2]
+    if n.args[1] not in fixed:
+        if not machine.packs_ahead(n.dtype, rows, columns, k):
+            return None
+    elif n.args[0] in fixed:
+        return None
+    return packed(n, a, b, machine.nr, machine.pair_of(n.dtype, k), machine.widens(n.dtype, k, math.prod(left[:-1])))
