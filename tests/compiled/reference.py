@@ -98,7 +98,8 @@ def tolerances(sample: Sample, true: Sequence[torch.Tensor], runs: int = 4) -> l
             continue
         finite = t[t.isfinite()]
         largest = float(finite.abs().max()) if len(finite) else 0.0
-        limits.append(16 * f + (0.0 if n in sample.exact else 4 * torch.finfo(to_torch(n.dtype)).eps * largest))
+        own = torch.finfo(to_torch(n.dtype))
+        limits.append(16 * f + (0.0 if n in sample.exact else 4 * own.eps * (largest + own.tiny)))
     return limits
 
 

@@ -13,8 +13,11 @@ import torch
 from compiled.stages import Build, bisect
 from graph.compare import near, same, true_value
 from graph.op_cases import OPAQUE_ROWS, Case, cases, contiguous, input_node
+from tilewright.base import dtypes
+from tilewright.base.dtypes import DType
 from tilewright.graph.ir import Family, Graph, Node, Output, make
-from tilewright.graph.ops import OPS
+from tilewright.graph.ops import OPS, index, pointwise, view
+from tilewright.graph.ops.torch_dtypes import to_torch
 from tilewright.targets.cpu import isa as isas
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*degrees of freedom is <= 0")
@@ -78,6 +81,30 @@ def test_every_case(name: str) -> None:
     found = list(cases(name))
     assert len(found) >= 4
     run(found, "cpu", simulate=True)
+
+
+MOVES = {
+    "flip": (view.FLIP, {"dims": (1,)}), "permute": (view.PERMUTE, {"dims": (1, 0)}), "cat": (index.CAT, {"dim": 1}),
+    "slice": (view.SLICE, {"dim": 1, "start": 1, "stop": 9, "step": 2}), "where": (pointwise.WHERE, {}),
+    "pad": (index.PAD, {"pads": ((0, 1), (2, 0)), "value": 1}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [dtypes.bf16, dtypes.f16, dtypes.f8e4m3, dtypes.f8e5m2], ids=repr)
+@pytest.mark.parametrize("name", MOVES)
+def test_moved_bits_stay(name: str, dtype: DType) -> None:
+    """Every pattern: denormals, and NaNs with their payloads."""
+    kind = {1: torch.int8, 2: torch.int16}[dtype.bytes]
+    x = torch.arange(1 << dtype.bits).to(kind).view(to_torch(dtype)).reshape(1 << dtype.bits - 4, 16)
+    op, attrs = MOVES[name]
+    tensors = {"cat": [x, x], "where": [torch.arange(16) % 3 == 0, x, x.view(kind).flip(0).view(x.dtype)]}.get(name, [x])
+    case = Case(op, op.attrs(**attrs), tensors)
+    graph, _ = joined([case])
+    bits = [t.view(kind) if t.dtype is x.dtype else t for t in tensors]
+    one = torch.ones((), dtype=x.dtype).view(kind).item()  # what pads
+    want = op.eager(op.attrs(**(attrs | ({"value": one} if name == "pad" else {}))), *bits)
+    for target in ("cpu", "cpu:x86-64-v3") if HOST.is_x86 else ("cpu",):
+        assert torch.equal(Build(graph, target).run(tensors)[0].view(kind), want)
 
 
 NARROW = [c for name in ROWS for k, c in enumerate(cases(name)) if k % 5 == 0]
