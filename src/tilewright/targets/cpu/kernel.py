@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ...tile.ir import Assert, Kernel
 from ...tile.ir import statements as statements_of
-from . import expr, llvm, prepare, statements
+from . import expr, llvm, moves, prepare, statements
 from .context import Context
 from .isa import Isa
 
@@ -33,6 +33,7 @@ def emit_kernel(kernel: Kernel, symbol: str, module: llvm.Module, isa: Isa) -> K
     `hi - 1` of the flattened grid (last axis fastest) are run. Raises `errors.CompileError` where the target lacks
     something that the kernel uses.
     """
+    kernel = moves.as_bits(kernel)
     f = llvm.Function(module, symbol, ["ptr noalias %args", "i64 %lo", "i64 %hi", "ptr noalias %scratch"])
     ctx = Context(f, isa)
     for k, buffer in enumerate(kernel.params):
