@@ -29,12 +29,12 @@ def permitted() -> bool:
         return False
 
 
-def tile_kernel(module: llvm.Module, rows: int, columns: int, fetch: int) -> str:
+def tile_kernel(module: llvm.Module, rows: int, columns: int, fetch: int, configured: bool = False) -> str:
     """`void name(a, b, acc, next, steps, clear, a_row, b_row, acc_row)`: a tile over `steps` * DEPTH of k; strides in bytes.
 
-    Each step fetches the next `fetch` bytes at `next` into the second-level cache.
+    Each step fetches the next `fetch` bytes at `next` into the second-level cache. `configured`: the tile registers are.
     """
-    name = f"amx_{rows}_{columns}_{fetch}"
+    name = f"amx_{rows}_{columns}_{fetch}" + "_configured" * configured
     if name in module.functions:
         return name
     params = ["ptr noalias readonly %a", "ptr noalias readonly %b", "ptr noalias %acc", "ptr %next", "i64 %steps", "i1 %clear"]
@@ -42,7 +42,8 @@ def tile_kernel(module: llvm.Module, rows: int, columns: int, fetch: int) -> str
     upper = range(2 if rows > 16 else 1)  # halves of the tile that exist
     left = range(2 if columns > 16 else 1)
     accumulators = {(r, c): 2 * r + c for r in upper for c in left}
-    f.call("void", "llvm.x86.ldtilecfg", ["ptr"], [_configuration(module, rows, columns)])
+    if not configured:
+        configure(f, rows, columns)
     acc_half, a_half, b_step = (f.let(f"shl i64 %{x}, 4") for x in ("acc_row", "a_row", "b_row"))
     lower = f.at("%acc", acc_half, "i8")
     places = {(r, c): f.at(lower if r else "%acc", 64 * c, "i8") for r, c in accumulators}
@@ -72,6 +73,11 @@ def tile_kernel(module: llvm.Module, rows: int, columns: int, fetch: int) -> str
         _move(f, "tilestored64", t, places[at], "%acc_row")
     f.close()
     return name
+
+
+def configure(f: llvm.Function, rows: int, columns: int) -> None:
+    """Set the tile registers up for tiles of this size."""
+    f.call("void", "llvm.x86.ldtilecfg", ["ptr"], [_configuration(f.module, rows, columns)])
 
 
 def release(f: llvm.Function) -> None:

@@ -135,10 +135,13 @@ def _in_tile_registers(
     steps, rest = divmod(k, amx.DEPTH)
     panel = b.row == 2 * amx.COLUMNS and isinstance(m, int) and m > amx.ROWS
     share = -(-amx.DEPTH * amx.COLUMNS * 2 // -(-m // amx.ROWS)) if panel and isinstance(m, int) else 0
+    alike = isinstance(m, int) and len(tiles(m, amx.ROWS)) == 1 and (n % amx.COLUMNS == 0 or n < amx.COLUMNS)
+    if alike and isinstance(m, int):
+        amx.configure(f, tiles(m, amx.ROWS)[0][0], min(n, amx.COLUMNS))
     a_row, b_row, acc_row = f.index("mul", a.row, 2), f.index("mul", b.row, 2), f.index("mul", acc.row, 4)
 
     def tile(i: Amount, rows: int, j: Amount, columns: int) -> None:
-        name = amx.tile_kernel(f.module, rows, columns, share)
+        name = amx.tile_kernel(f.module, rows, columns, share, alike)
         pa = f.at(a.pointer, f.index("mul", i, a.row), "bfloat")
         pb = f.at(b.pointer, f.index("mul", j, 2), "bfloat")
         pc = f.at(acc.pointer, f.index("add", f.index("mul", i, acc.row), j), "float")

@@ -16,12 +16,14 @@ from ...graph.ir import Node
 from ...graph.ops.index import CAT, DimAttrs
 from ...graph.ops.view import PERMUTE, PermuteAttrs
 from ..fuse import Group
-from ..ir import Alloc, Buffer, Copy, Region, Scope, Stmt, block
+from ..ir import Alloc, Buffer, Copy, For, Region, Scope, Stmt, block
 from ..layout import paired
 from ..program import View
 from .context import Context, Draft, Lowered
 from .packing import PackAttrs
 from .space import shape_of, static
+
+_ROWS = 64  # of K that are packed at a time where panels are packed side by side
 
 Strided = Callable[[Node], tuple[View, Node] | None]
 
@@ -94,12 +96,20 @@ def _kernel(node: Node, seen: tuple[View, Node], panel: int, context: Context) -
     grid: list[tuple[Var, Expr]] = [(scalar.var(f"b{i}"), const(e)) for i, e in enumerate(batch)]
     at = tuple(v for v, _ in grid)
     p = scalar.var("p")
-    grid.append((p, const(panels)))
-    column, zero, point = p * const(width), const(0), (None,) * len(batch)
-    corner = (column, zero) if turned else (zero, column)
-    box = (const(width), const(deep)) if turned else (const(deep), const(width))
-    source = Region(src, (*at, *corner), (*point, *box))
-    into = Region(dst, (*at, p, zero, zero), (*point, None, const(deep), const(width)))
-    body = converted_copy(source, into, turned)
+    zero, point = const(0), (None,) * len(batch)
+
+    def copy(panel: Expr, first: Expr, count: int) -> Stmt:
+        """Rows `first`.. of a panel."""
+        corner, box = (first, panel * const(width)), (const(count), const(width))
+        source = Region(src, (*at, *(corner[::-1] if turned else corner)), (*point, *(box[::-1] if turned else box)))
+        return converted_copy(source, Region(dst, (*at, panel, first, zero), (*point, None, *box)), turned)
+
+    side = 1 if turned or deep % _ROWS else next(c for c in (8, 4, 2, 1) if panels % c == 0)
+    grid.append((p, const(panels // side)))
+    body = copy(p, zero, deep)
+    if side > 1:  # rows of b lie far apart: what is near in one of them is read together
+        r = scalar.var("r")
+        parts = [copy(p * const(side) + const(q), r * const(_ROWS), _ROWS) for q in range(side)]
+        body = For(r, const(deep // _ROWS), block(*parts))
     moved = 2 * math.prod(batch) * panels * k * width * node.dtype.bytes
     return draft.finish(grid, body, moved / context.machine.bandwidth * (2 if turned else 1))
