@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ import tilewright as tw
 from compiled.stages import Build, memory_of, tensor_of
 from tile.lower_cases import PARAMETER, USER, Builder
 from tilewright.base import dtypes
+from tilewright.base.config import Options
 from tilewright.graph.ir import Graph, Node
 from tilewright.graph.ops.contract import ATTENTION, MATMUL
 from tilewright.graph.ops.pointwise import ADD
@@ -25,7 +27,7 @@ from tilewright.targets.cpu.gemm import GemmOperand, emit_gemm
 from tilewright.targets.cpu.isa import host_isa, named
 from tilewright.tile.ir import Kernel
 from tilewright.tile.pipeline import lower
-from tilewright.tile.program import Program
+from tilewright.tile.program import Call, Program
 from tilewright.tile.schedule import Machine
 from tilewright.tile.simulate import run_program
 from tilewright.tile.text import kernel_text
@@ -244,3 +246,35 @@ def test_tile_registers_are_asked_for_before_any_code() -> None:
         pytest.skip("no tile registers here")
     assert amx.permitted.cache_info().currsize == 1
     assert "amx=True" in host_isa().text
+
+
+def test_the_library_multiplies_where_it_is_faster() -> None:
+    """Two large bf16 matrices that both change, where tile registers are; own code where the option says so."""
+    graph, _ = product(512, 768, 768, torch.bfloat16, "user")
+    bare = Graph(graph.inputs[:2], (replace(graph.outputs[0], node=MATMUL(*graph.inputs[:2])),), graph.strides[:2])
+    constant = product(512, 768, 768, torch.bfloat16, "linear")[0]
+
+    def calls(g: Graph, machine: Machine, library: bool = True) -> list[bool]:
+        return [s.library for s in lower(g, machine, Options(library=library)).steps if isinstance(s, Call)]
+
+    assert calls(bare, PAIRING) == [True]
+    assert calls(bare, PAIRING, library=False) == calls(bare, Machine()) == []
+    assert calls(graph, PAIRING) == calls(constant, PAIRING) == []  # a bias is added on the way out; a weight is packed once
+
+
+def test_a_library_call_counts_and_keeps_gradients() -> None:
+    if not host_isa().has_amx:
+        pytest.skip("the library is faster only where tile registers are")
+    a, b = (torch.randn(512, 512, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+    own, compiled = (tw.compile(lambda x, y: x @ y.mT, options={"library": library}) for library in (False, True))
+    exact = a.double() @ b.double().mT
+    for f, count in ((own, 0), (compiled, 1)):
+        is_as_good(f(a, b), a @ b.mT, exact)
+        assert f.stats.library_calls == count
+    with torch.enable_grad():
+        compiled(a, b).sum().backward()
+        found = a.grad
+        a.grad = None
+        (a @ b.mT).sum().backward()
+    assert found is not None and a.grad is not None
+    is_as_good(found, a.grad, torch.ones(512, 512).double() @ b.detach().double())
