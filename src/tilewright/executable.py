@@ -18,6 +18,7 @@ import torch
 from . import native
 from .base.errors import CompileError
 from .graph.ir import Node
+from .graph.ops.contract import MATMUL
 from .graph.ops.opaque import GetitemAttrs
 from .graph.ops.torch_dtypes import to_torch
 from .graph.text import parse_graph
@@ -134,6 +135,9 @@ class _EagerCall:
 
     def run(self, memory: _Memory) -> None:
         given = [memory.tensor(a) for a in self.row.args]
+        if self.row.library and self.node.op is MATMUL:
+            torch.mm(*(given[i] for i in self.operands), out=memory.tensor(self.row.results[0]))
+            return
         made = self.node.op.eager(self.node.attrs, *(given[i] for i in self.operands))
         for k, row in zip(self.kept, self.row.results, strict=True):
             memory.tensor(row).copy_(made if k is None else made[k])

@@ -28,7 +28,7 @@ from .lower.index import scatter_steps
 from .lower.inline import Inliner, external_reads
 from .lower.pack import lower_pack
 from .lower.pointwise import lower_pointwise
-from .lower.prepare import prepare
+from .lower.prepare import for_library, prepare
 from .lower.reduce import lower_rows
 from .lower.scan import lower_scan
 from .lower.space import row_major, shape_of, static
@@ -43,12 +43,13 @@ Watch: TypeAlias = Callable[[Partition, Group, Sequence[Step]], None]
 
 def lower(graph: Graph, machine: Machine, options: Options | None = None, watch: Watch | None = None) -> Program:
     """Lower `graph` for `machine`. Raises ValueError for symbolic sizes."""
-    graph = prepare(graph, machine)
+    library = options is not None and options.library
+    graph = prepare(graph, machine, library)
     folded = folded_nodes(graph)
     parts = partition(graph, folded, machine)
     inliner = Inliner(parts, machine)
     inliner.run()
-    return _Lowering(graph, parts, inliner, machine, watch).run()
+    return _Lowering(graph, parts, inliner, machine, library, watch).run()
 
 
 Cached = tuple[tuple[Kernel, tuple[tuple[int, int], ...]], ...]
@@ -58,8 +59,11 @@ class _Lowering:
     """`values`: the memory of each kept node, with the node's own shape and strides in it; `all` holds the program's values
     by number, an output's with the output's shape and strides."""
 
-    def __init__(self, graph: Graph, parts: Partition, inliner: Inliner, machine: Machine, watch: Watch | None = None) -> None:
+    def __init__(
+        self, graph: Graph, parts: Partition, inliner: Inliner, machine: Machine, library: bool, watch: Watch | None
+    ) -> None:
         self.graph, self.parts, self.inliner, self.machine, self.watch = graph, parts, inliner, machine, watch
+        self.library = library
         self.groups = sorted(parts.groups, key=lambda g: (not g.folded, g.order))  # what is folded has run before all else
         self.all: list[Value] = []
         self.values: dict[Node, Value] = {}
@@ -201,6 +205,8 @@ class _Lowering:
             match group.kind:
                 case "rows":
                     self._launch(group, targets, lambda c: lower_rows(group, c))
+                case "contract" if self._is_for_library(group, targets):
+                    self._library(group, targets)
                 case "contract":
                     assert group.core is not None
                     a, columns = group.core.args[0], shape_of(group.core)[-1]
@@ -220,6 +226,19 @@ class _Lowering:
                     self._launch(group, targets, lambda c: lower_pointwise(group, c))
         if group.effect is None:
             self.values.update({n: v for n, v in targets.items() if self.parts.group_of.get(n) is group})
+
+    def _is_for_library(self, group: Group, targets: dict[Node, Value]) -> bool:
+        core = group.core
+        alone = core is not None and group.members == [core] and not group.inlined and targets.keys() == {core}
+        return self.library and alone and core is not None and not group.folded and for_library(core, self.machine)
+
+    def _library(self, group: Group, targets: dict[Node, Value]) -> None:
+        """The product by a library call."""
+        core = group.core
+        assert core is not None
+        seen = [self.view_of(a)[0] for a in core.args]
+        args = tuple([dataclasses.replace(v, value=self.all[v.value.id]) for v in seen])
+        self.steps.append(Call(core, args, (self.all[targets[core].id],), True))
 
     def _attention(self, group: Group, targets: dict[Node, Value]) -> None:
         """Attention has a template of its own, over views; equal views in all but memory share its kernel."""

@@ -40,6 +40,14 @@ class Machine:
         """Whether both sides of a product of 16-bit floats are converted beforehand: where many rows share the conversion."""
         return dtype.is_float and dtype.bytes == 2 and self.pair_of(dtype, k) == 1 and rows >= WIDE_ROWS
 
+    def library_wins(self, dtype: DType, rows: int, columns: int, k: int) -> bool:
+        """Whether torch.mm is faster than own code for a product of two matrices that both change.
+
+        Measured so for bf16 in tile registers only, where packing the right side shows and the call's own cost does not.
+        """
+        pairs = self.tile > 0 and self.pair_of(dtype, k) > 1
+        return pairs and rows >= PACKED_ROWS and 2.0 * rows * columns * k >= LIBRARY_FLOPS
+
     def packs_ahead(self, dtype: DType, rows: int, columns: int, k: int) -> bool:
         """Whether a right side that changes is packed by a kernel of its own: then blocks of rows and panels go in any order."""
         return rows >= PACKED_ROWS and columns * k * dtype.bytes >= PACKED_BYTES
@@ -56,6 +64,7 @@ ROW_LIMIT = 170  # rows of A in a block: with 1024 of K they stay in a second-le
 K_LIMIT = 1024
 PAIRED_K_LIMIT = 2048
 PACKED_ROWS, PACKED_BYTES = 128, 1 << 18  # of a left and a right side, from which packing the right one beforehand pays
+LIBRARY_FLOPS = 2.5e8  # of a product, from which leaving native code for a faster library pays
 WIDE_ROWS = 32  # of a product of 16-bit floats, from which converting both sides beforehand pays
 LAUNCH_NS = 600.0  # starting one more kernel: the call, the fork and the first misses
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from ...graph.ir import Family, Graph, Node, TensorType, rewrite_nodes
+from ...graph.ir import Family, Graph, Node, TensorType, rewrite_nodes, users
 from ...graph.ops.contract import MATMUL
 from ...graph.ops.pointwise import FULL
 from ...graph.ops.reduce import ReduceAttrs
@@ -26,15 +26,30 @@ SPLIT_ELEMENTS = 1 << 16
 _EMPTY = {"sum": 0, "prod": 1, "any": False, "all": True}
 
 
-def prepare(graph: Graph, machine: Machine) -> Graph:
-    """Raises ValueError for symbolic sizes."""
+def prepare(graph: Graph, machine: Machine, library: bool = False) -> Graph:
+    """`library`: a library may compute what `for_library` says. Raises ValueError for symbolic sizes."""
     for n in graph.nodes():
         for t in (n.type,) if isinstance(n.type, TensorType) else n.type.items:
             static(*t.shape)
     graph = expand_composites(graph)
     graph = rewrite_nodes(graph, lambda n, args: _reduction(n, args, machine))
     fixed = fixed_nodes(graph)
-    return rewrite_nodes(graph, lambda n, args: _packed(n, args, fixed, machine))
+    readers = users(graph) if library else {}
+    left = {n for n in readers if for_library(n, machine) and n.args[1] not in fixed and not any(map(_fuses, readers[n]))}
+    return rewrite_nodes(graph, lambda n, args: None if n in left else _packed(n, args, fixed, machine))
+
+
+def for_library(n: Node, machine: Machine) -> bool:
+    """Whether `n` is a product that the library computes faster where both sides change and nothing is fused to it."""
+    if n.op is not MATMUL or any(len(a.shape) != 2 for a in n.args):
+        return False
+    (rows, k), columns = shape_of(n.args[0]), shape_of(n)[-1]
+    return machine.library_wins(n.dtype, rows, columns, k)
+
+
+def _fuses(reader: Node) -> bool:
+    """Whether a product's reader can be computed on its way out."""
+    return reader.op.family in (Family.POINTWISE, Family.VIEW)
 
 
 def _reduction(n: Node, args: tuple[Node, ...], machine: Machine) -> Node | None:
