@@ -217,3 +217,19 @@ def test_weights_that_change_are_seen() -> None:
         for p in m.parameters():
             (p.data if step else p).mul_(1.1)
     assert fast.stats.compiles == 1 and fast.stats.eager_calls == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("factor", [-1.0, 2.0])
+def test_weights_that_change_behind_torch_are_seen(dtype: torch.dtype, factor: float) -> None:
+    """A sign or a power of two, which few bits of an element hold, and no version counter moves."""
+    torch.manual_seed(0)
+    m = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 3)).to(dtype)
+    fast = tw.compile(m)
+    x = torch.randn(40, 64).to(dtype)
+    for p in (None, *m.parameters()):
+        if p is not None:
+            p.data.mul_(factor)
+        error = 0.02 if dtype.itemsize == 2 else 1e-5
+        torch.testing.assert_close(fast(x), m(x), rtol=error, atol=error)
+    assert fast.stats.compiles == 1 and (fast.stats.packed_bytes > 0 or dtype.itemsize == 2)
