@@ -211,16 +211,18 @@ static void entry_dealloc(entry *e) {
 
 /* --- one call --- */
 
-/* A weighted sum of words spread over the memory: any change of a sampled word changes it. */
+/* A weighted sum of words spread over the memory: any change of a sampled word changes it. Words are taken in pairs, since
+ * those at even places would be the low halves of float64 numbers, which a change of sign or a power of two leaves alone. */
 static uint64_t fingerprint(const char *p, int64_t bytes) {
-    int64_t words = bytes / 4, step = words > SAMPLES ? words / SAMPLES : 1;
+    int64_t pairs = bytes / 8, step = pairs > SAMPLES ? pairs / SAMPLES : 1;
     uint64_t sum = (uint64_t)bytes;
-    for (int64_t i = 0; i < words; i += step) {
-        uint32_t w;
-        memcpy(&w, p + 4 * i, 4);
-        sum += (uint64_t)w * (2 * (uint64_t)i + 0x9E3779B97F4A7C15u);
+    for (int64_t i = 0; i < pairs; i += step) {
+        uint32_t w[2];
+        memcpy(w, p + 8 * i, 8);
+        uint64_t weight = 4 * (uint64_t)i + 0x9E3779B97F4A7C15u;
+        sum += w[0] * weight + w[1] * (weight + 2);
     }
-    for (int64_t i = words * 4; i < bytes; i++) sum = sum * 31 + (unsigned char)p[i];
+    for (int64_t i = pairs * 8; i < bytes; i++) sum = sum * 31 + (unsigned char)p[i];
     return sum;
 }
 
