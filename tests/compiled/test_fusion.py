@@ -13,6 +13,7 @@ from compiled.reference import Sample, difference, meaning, tolerances
 from compiled.shrink import shrink
 from compiled.stages import Build
 from graph.op_cases import values
+from tilewright.graph.ir import InputKind
 from tilewright.graph.text import parse_graph, print_graph
 from tilewright.targets.cpu import isa as isas
 
@@ -82,6 +83,31 @@ def test_random_graphs_with_avx2(chunk: int) -> None:
 def test_large_values(seed: int) -> None:
     """Several blocks and threads, panels and remainders; the simulator would take its time."""
     check(sample(seed, size=12, largest=200_000), simulate=False)
+
+
+def test_parameters_that_change_are_seen() -> None:
+    """What was folded from them is computed anew: after a write that moves their version counter, and after one that does not."""
+    seen = 0
+    for seed in range(4000, 4040):
+        s = sample(seed, size=8)
+        changing = [
+            i for i, (n, t) in enumerate(zip(s.graph.inputs, s.tensors, strict=True))
+            if n.attrs.kind is InputKind.PARAMETER and n.dtype.is_float and 0 not in t.stride()
+        ]  # fmt: skip
+        if not changing or s.graph.effects:
+            continue
+        tensors = s.fresh()
+        entry = Build(s.graph).entry(tensors)
+        for change in (lambda t: t, lambda t: t.mul_(0.5), lambda t: t.data.mul_(-1)):
+            for i in changing:
+                change(tensors[i])
+            now = Sample(s.graph, tensors, s.exact)
+            true = meaning(now)
+            for root, got, t, limit in zip(s.graph.roots, entry.run(*tensors), true, tolerances(now, true), strict=True):
+                wrong = difference(got, t, limit)
+                assert wrong is None, f"seed {seed}: {root}: {wrong}"
+        seen += 1
+    assert seen > 10
 
 
 def test_samples_are_repeatable_and_varied() -> None:
