@@ -28,7 +28,7 @@ def interpret(graph: Graph, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor
     """
     sizes = _bind(graph, inputs)
     values: dict[Node, Any] = dict(zip(graph.inputs, inputs, strict=True))
-    for n in graph.nodes():
+    for n in graph.in_sequence():
         if n.op is not INPUT:
             values[n] = _run(n, [values[a] for a in n.args], sizes)
     fresh = _fresh_outputs(graph, values, sizes)

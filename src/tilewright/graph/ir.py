@@ -225,6 +225,21 @@ class Graph:
         """Every reachable node, operands first, in the order of creation."""
         return reachable(self.roots)
 
+    def in_sequence(self) -> list[Node]:
+        """As `nodes`, with effectful calls in the order of their `seq` even where a pass made an early one anew."""
+        nodes = self.nodes()
+        calls = [n for n in nodes if _seq(n) >= 0]
+        later = sorted(calls, key=_seq)
+        if later == calls:
+            return nodes
+        done: dict[Node, None] = {}
+        later.reverse()
+        for n in nodes:
+            while _seq(n) >= 0 and n not in done:
+                _after_operands(later.pop(), done)
+            _after_operands(n, done)
+        return list(done)
+
     def with_roots(self, new: Callable[[Node], Node]) -> Graph:
         """The same graph computing `new(root)` in place of each root (outputs, then effects)."""
         outputs = tuple(Output(new(o.node), o.strides, o.alias) for o in self.outputs)
@@ -241,6 +256,20 @@ def reachable(roots: Iterable[Node]) -> list[Node]:
             seen.add(n)
             todo += n.args
     return sorted(seen, key=lambda n: n.serial)
+
+
+def _seq(n: Node) -> int:
+    return getattr(n.attrs, "seq", -1)
+
+
+def _after_operands(node: Node, done: dict[Node, None]) -> None:
+    todo = [node]
+    while todo:
+        missing = [a for a in todo[-1].args if a not in done]
+        if missing:
+            todo += missing
+        else:
+            done.setdefault(todo.pop())
 
 
 def users(graph: Graph) -> dict[Node, list[Node]]:

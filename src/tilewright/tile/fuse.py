@@ -120,10 +120,11 @@ class Fuser:
         self.groups: list[Group] = []
         self.group_of: dict[Node, Group] = {}
         self.anchored: dict[tuple[Node, tuple[int, ...]], Group] = {}  # rows groups by what they reduce, and over what
+        self.ordered: Group | None = None  # the last call that must keep its place among such calls
         self.reading: dict[tuple[Node, tuple[int, ...]], Group] = {}  # pointwise groups by an operand and their shape
 
     def run(self) -> Partition:
-        for n in self.graph.nodes():
+        for n in self.graph.in_sequence():
             if not (is_view(n) or is_leaf(n) or is_virtual(n)):
                 self._place(n)
         self._outputs()
@@ -151,7 +152,15 @@ class Fuser:
                 self.group_of[n] = self.group_of[n.args[0]]
                 self.group_of[n].members.append(n)
             case _:
-                self._start("call", n, core=n)
+                self._call(n)
+
+    def _call(self, n: Node) -> None:
+        """Random draws and other effects happen in the order of the program."""
+        group = self._start("call", n, core=n)
+        if n.op.effectful or getattr(n.attrs, "seq", -1) >= 0:
+            if self.ordered is not None:
+                group.before[self.ordered] = None
+            self.ordered = group
 
     def _new(self, kind: str, shape: Sequence[int], folded: bool, core: Node | None = None) -> Group:
         group = new_group(kind, shape, folded, len(self.groups), core)
