@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import threading
 import warnings
 
 import pytest
@@ -373,3 +374,27 @@ def test_random_draws_keep_their_order_where_kernels_move():
         torch.manual_seed(seed)
         same(got, layer(x))
     assert fast.stats.eager_calls == 0
+
+
+# --- threads ----------------------------------------------------------------------------------------------------------
+
+
+def test_threads_never_see_half_packed_weights():
+    for width in range(16, 24):
+        m = nn.Sequential(nn.Linear(width, 32), nn.GELU(), nn.Linear(32, 16)).eval()
+        fast, wrong = tw.compile(m), []
+        inputs = [torch.randn(n, width) for n in (1, 4)]
+        wanted = [m(x) for x in inputs]
+
+        def work(number, fast=fast, wrong=wrong, inputs=inputs, wanted=wanted):
+            with torch.no_grad():
+                for k in range(6):
+                    i = (number + k) % 2
+                    wrong += [(number, k)] if not torch.allclose(fast(inputs[i]), wanted[i], atol=1e-5) else []
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert not wrong

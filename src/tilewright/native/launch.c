@@ -44,7 +44,7 @@ static int64_t thread_count(void) {
 
 /* What `tw_fold` computed; a call that runs while another folds anew keeps the old one alive. */
 typedef struct {
-    Py_ssize_t users;
+    Py_ssize_t users, generation;
     char *data;
 } folded;
 
@@ -91,7 +91,8 @@ typedef struct {
     PyObject *rebuild; /* None: the single output itself */
     PyObject *runner;  /* None: run natively */
     PyObject *data;    /* the owner's, for statistics */
-    folded *folded;
+    folded *folded; /* complete and of this generation, or NULL */
+    Py_ssize_t generation;
     arena *idle;
     PyObject *weakrefs;
     Py_ssize_t folds; /* times the folded values were computed */
@@ -280,13 +281,13 @@ static int invoke(int (*f)(const tw_call *), tw_call *call, int64_t cost) {
     return rc;
 }
 
-static void call_init(tw_call *call, const entry *e, void *const *inputs, void *const *outputs, arena *a, int64_t threads) {
+static void call_init(tw_call *call, const entry *e, void *const *inputs, void *const *outputs, const folded *f, arena *a, int64_t threads) {
     memset(call, 0, offsetof(tw_call, error) + 1);
     call->size = sizeof *call;
     call->abi = TW_ABI;
     call->inputs = inputs;
     call->outputs = outputs;
-    call->folded = e->folded ? e->folded->data : NULL;
+    call->folded = f ? f->data : NULL;
     call->arena = a->data;
     call->scratch = a->data + e->arena_bytes;
     call->scratch_bytes = e->scratch_bytes;
@@ -294,31 +295,44 @@ static void call_init(tw_call *call, const entry *e, void *const *inputs, void *
     call->threads = threads;
 }
 
-/* Computes the folded values anew where an input of theirs changed. */
-static int refresh(entry *e, const tw_found *found, arena *a, int64_t threads) {
-    if (!e->fold) return 0;
-    int differs = changed(e, found);
-    if (e->folded && !differs) return 0;
-    folded_release(e->folded); /* first, so that the old and the new one need not exist at once */
+static void outdate(entry *e) {
+    e->generation++;
+    folded_release(e->folded); /* before others are computed, so that both need not exist at once */
     e->folded = NULL;
-    folded *f = PyMem_Calloc(1, sizeof *f);
-    if (!f || !(f->data = tw_aligned((size_t)e->folded_bytes))) {
-        PyMem_Free(f);
-        return PyErr_NoMemory(), -1;
-    }
-    f->users = 1;
-    e->folded = f;
-    e->folds++;
-    tw_call call;
-    call_init(&call, e, found->pointer, NULL, a, threads);
-    f->users++;
-    int rc = invoke(e->fold, &call, RELEASE_LOCK_ABOVE + 1);
-    folded_release(f);
-    if (rc && e->folded == f) {
-        e->folded = NULL;
+}
+
+/* The folded values, computed anew where an input of theirs changed; the caller releases them. Other threads see them only when they
+ * are complete, and not at all if an input changed meanwhile: then they are computed once more. */
+static folded *refresh(entry *e, const tw_found *found, arena *a, int64_t threads) {
+    for (;;) {
+        if (changed(e, found)) outdate(e);
+        if (e->folded) {
+            e->folded->users++;
+            return e->folded;
+        }
+        folded *f = PyMem_Calloc(1, sizeof *f);
+        if (!f || !(f->data = tw_aligned((size_t)e->folded_bytes))) {
+            PyMem_Free(f);
+            return (folded *)PyErr_NoMemory();
+        }
+        f->users = 1;
+        f->generation = e->generation;
+        e->folds++;
+        tw_call call;
+        call_init(&call, e, found->pointer, NULL, f, a, threads);
+        if (invoke(e->fold, &call, RELEASE_LOCK_ABOVE + 1)) {
+            folded_release(f);
+            return NULL;
+        }
+        if (f->generation == e->generation) {
+            if (!e->folded) {
+                e->folded = f;
+                f->users++;
+            }
+            return f;
+        }
         folded_release(f);
     }
-    return rc;
 }
 
 static int overlapping(const entry *e, const tw_found *found) {
@@ -351,7 +365,7 @@ static PyObject *finish(const entry *e, PyObject *made) {
 }
 
 /* Views of a written input are made after the run; new memory before it. */
-static PyObject *run_native(entry *e, tw_found *found, arena *a, int64_t threads) {
+static PyObject *run_native(entry *e, tw_found *found, const folded *f, arena *a, int64_t threads) {
     void *small[STACK_SLOTS], **outputs = small;
     PyObject *made = PyList_New(e->outputs), *result = NULL;
     if (!made) return NULL;
@@ -370,12 +384,8 @@ static PyObject *run_native(entry *e, tw_found *found, arena *a, int64_t threads
         outputs[i] = (char *)t.data + t.byte_offset;
     }
     tw_call call;
-    call_init(&call, e, found->pointer, outputs, a, threads);
-    folded *f = e->folded;
-    if (f) f->users++;
-    int rc = e->run ? invoke(e->run, &call, e->cost) : 0;
-    folded_release(f);
-    if (rc) goto done;
+    call_init(&call, e, found->pointer, outputs, f, a, threads);
+    if (e->run && invoke(e->run, &call, e->cost)) goto done;
     for (Py_ssize_t i = 0; i < e->written; i++) {
         PyObject *bumped = PyObject_CallOneArg(fn_bump, found->tensor[e->write[i]]);
         if (!bumped) goto done;
@@ -388,14 +398,14 @@ done:
     return result;
 }
 
-static PyObject *run_python(entry *e, tw_found *found) {
+static PyObject *run_python(entry *e, tw_found *found, const folded *f) {
     PyObject *inputs = PyList_New(e->guards.inputs);
     if (!inputs) return NULL;
     for (Py_ssize_t i = 0; i < e->guards.inputs; i++) {
         PyObject *t = found->tensor[i] ? found->tensor[i] : Py_None;
         PyList_SET_ITEM(inputs, i, Py_NewRef(t));
     }
-    PyObject *address = PyLong_FromVoidPtr(e->folded ? e->folded->data : NULL);
+    PyObject *address = PyLong_FromVoidPtr(f ? f->data : NULL);
     PyObject *made = address ? PyObject_CallFunctionObjArgs(e->runner, inputs, address, NULL) : NULL;
     Py_XDECREF(address);
     Py_DECREF(inputs);
@@ -412,21 +422,18 @@ static PyObject *run_python(entry *e, tw_found *found) {
 }
 
 static PyObject *run(entry *e, tw_found *found) {
-    int64_t threads = thread_count();
-    if (threads < 1) return NULL;
-    arena *a = arena_take(e, threads);
-    if (!a) return NULL;
     for (Py_ssize_t i = 0; i < e->guards.inputs; i++) Py_XINCREF(found->tensor[i]);
+    int64_t threads = thread_count();
+    arena *a = threads < 1 ? NULL : arena_take(e, threads);
     PyObject *result = NULL;
-    folded *held = NULL;
-    if (!refresh(e, found, a, threads)) {
-        if ((held = e->folded)) held->users++;
-        result = e->runner == Py_None ? run_native(e, found, a, threads) : run_python(e, found);
+    if (a) {
+        folded *f = e->fold ? refresh(e, found, a, threads) : NULL;
+        if (f || !e->fold) result = e->runner == Py_None ? run_native(e, found, f, a, threads) : run_python(e, found, f);
+        folded_release(f);
+        a->next = e->idle;
+        e->idle = a;
     }
-    folded_release(held);
     for (Py_ssize_t i = 0; i < e->guards.inputs; i++) Py_XDECREF(found->tensor[i]);
-    a->next = e->idle;
-    e->idle = a;
     return result;
 }
 
@@ -471,8 +478,7 @@ static PyObject *entry_call(entry *e, PyObject *const *args, Py_ssize_t nargs, P
 
 static PyObject *entry_forget(entry *e, PyObject *unused) {
     (void)unused;
-    folded_release(e->folded);
-    e->folded = NULL;
+    outdate(e);
     Py_RETURN_NONE;
 }
 
