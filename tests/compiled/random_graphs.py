@@ -484,6 +484,8 @@ def _attention(b: _Builder) -> Node | None:
     if q is None:
         return None
     keys = b.any_of(q.shape[-2], 5, 17)
+    if math.prod(q.shape[:-1]) * keys > 20 * b.largest:
+        return None
     k, v = (b.input(q.dtype, (*q.shape[:-2], keys, n)) for n in (q.shape[-1], b.any_of(8, q.shape[-1])))
     if b.chance(0.5):
         return contract.ATTENTION(q, k, v, scale=0.25, causal=b.chance(0.5))

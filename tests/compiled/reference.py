@@ -60,6 +60,11 @@ def _magnitude(n: Node, args: Sequence[torch.Tensor]) -> torch.Tensor | None:
         return args[0].abs()
     if n.op is composite.VAR and args[0].numel():  # of equal numbers it is the square of the mean's rounding
         return evaluate(n, args) + torch.finfo(to_torch(n.dtype)).eps * args[0].abs().max() ** 2
+    if n.op is composite.LAYER_NORM and args[0].numel():  # the mean's rounding, made larger by a small deviation
+        dims = tuple(range(-n.attrs.ndims, 0))
+        spread = (args[0].var(dims, correction=0, keepdim=True) + n.attrs.eps).sqrt()
+        weight = args[1].abs() if len(args) > 1 else 1.0
+        return evaluate(n, args).abs() + args[0].abs().amax(dims, keepdim=True) / spread * weight
     if n.op is composite.LOG_SOFTMAX and args[0].numel():  # x less its greatest, which may come from one rounding less
         return args[0].abs().amax(n.attrs.dim, keepdim=True).expand(args[0].shape)
     return None
