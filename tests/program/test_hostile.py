@@ -1,7 +1,9 @@
 """What a hostile user does: state that changes between calls, modes around calls, odd arguments. Eager is always right."""
 
 import collections
+import copy
 import functools
+import pickle
 import threading
 import warnings
 
@@ -376,6 +378,14 @@ def test_random_draws_keep_their_order_where_kernels_move():
     assert fast.stats.eager_calls == 0
 
 
+def test_slices_of_a_compiled_sequential():
+    m = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
+    fast, x = tw.compile(m), torch.randn(2, 4)
+    same(fast[:1](x), m[0](x))
+    same(pickle.loads(pickle.dumps(fast[:1]))(x), m[0](x))
+    same(copy.deepcopy(fast[:1])(x), m[0](x))
+
+
 # --- threads ----------------------------------------------------------------------------------------------------------
 
 
@@ -398,3 +408,34 @@ def test_threads_never_see_half_packed_weights():
         for t in threads:
             t.join()
         assert not wrong
+
+
+def test_random_draws_of_another_thread():
+    done, wrong = threading.Event(), []
+
+    def draw():
+        while not done.is_set():
+            torch.rand(10)
+
+    t = threading.Thread(target=draw)
+    t.start()
+    try:
+        for k in range(4):
+            fast, x = tw.compile(lambda x, k=k: torch.tanh(x + k)), torch.ones(4)
+            same(fast(x), torch.tanh(x + k))
+            wrong += [k] * fast.stats.eager_calls
+    finally:
+        done.set()
+        t.join()
+    assert not wrong
+
+
+def test_seeds_set_inside():
+    def f(x):
+        torch.manual_seed(3)
+        return x + torch.rand(4)
+
+    fast, x = tw.compile(f), torch.zeros(4)
+    torch.manual_seed(3)
+    for _ in range(3):
+        same(fast(x), f(x))

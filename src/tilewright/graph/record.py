@@ -164,7 +164,7 @@ def record(
 
 def _run(recorder: Recorder, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     recorder.mode = _DispatchLevel(recorder)
-    with private.compiling(), recording(recorder), recorder.mode, _FunctionLevel(recorder):
+    with private.compiling(), private.watching_reseeds(), recording(recorder), recorder.mode, _FunctionLevel(recorder):
         return fn(*args, **kwargs)
 
 

@@ -22,7 +22,7 @@ LARGEST = 1 << 24  # bytes of all operands: beyond it, nothing is run
 def eager_error(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """Run the call on stand-ins and let its exception out. Random state is restored; division by zero is not the user's."""
     buffers: dict[Memory, torch.Tensor] = {}
-    with private.without_modes(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with private.without_modes(), torch.no_grad(), private.own_random_state():
         stand_in = _StandIns(recorder, buffers)
         positional = [stand_in(a) for a in args]
         named = {k: stand_in(v) for k, v in kwargs.items()}

@@ -197,3 +197,52 @@ def compiling() -> Iterator[None]:
             _DEPTH -= 1
             if _DEPTH == 0:
                 torch.compiler._is_compiling_flag = _BEFORE
+
+
+_RESEEDS = threading.local()
+_WATCHES = 0
+
+
+def reseeds() -> int:
+    """How often this thread has set torch's random state, within `watching_reseeds`."""
+    return getattr(_RESEEDS, "count", 0)
+
+
+class _Watched:
+    """Stands for torch's default generator where `torch.manual_seed` and its like find it."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("manual_seed", "seed", "set_state"):
+            _RESEEDS.count = reseeds() + 1
+        return getattr(self._generator, name)
+
+
+@contextlib.contextmanager
+def watching_reseeds() -> Iterator[None]:
+    """Within, `reseeds` counts."""
+    global _WATCHES
+    with _LOCK:
+        _WATCHES += 1
+        if _WATCHES == 1:
+            torch.random.default_generator = _Watched(torch.default_generator)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _WATCHES -= 1
+            if _WATCHES == 0:
+                torch.random.default_generator = torch.default_generator
+
+
+@contextlib.contextmanager
+def own_random_state() -> Iterator[None]:
+    """Within, draws leave no trace; `reseeds` does not count this."""
+    before = reseeds()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        _RESEEDS.count = before

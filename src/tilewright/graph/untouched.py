@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
+
+from . import torch_private as private
 
 _CONTAINERS = (list, dict, set)
 
@@ -31,6 +34,7 @@ class Watch:
         self._function(fn)
         self.arguments(arguments)
         self._states = _states()
+        self._reseeds, self._threads, self._drawn = private.reseeds(), threading.active_count(), torch.get_rng_state()
 
     def arguments(self, values: Iterable[Any]) -> None:
         """Watch more values: containers, and objects' attributes."""
@@ -109,7 +113,16 @@ class Watch:
             if not _equal_state(read(), before):
                 changed = changed or label
                 write(before)
-        return changed
+        drawn = self._random()
+        return changed or drawn
+
+    def _random(self) -> str:
+        """torch's random state: if this thread set it, or no other could have drawn from it, it is put back."""
+        alone = max(self._threads, threading.active_count()) == 1
+        if private.reseeds() == self._reseeds and not (alone and not torch.equal(torch.get_rng_state(), self._drawn)):
+            return ""
+        torch.set_rng_state(self._drawn)
+        return "torch's random state"
 
 
 def root_modules(fn: Callable[..., Any], module: nn.Module | None, arguments: Iterable[Any] = ()) -> list[tuple[str, nn.Module]]:
@@ -189,7 +202,6 @@ def _states() -> list[tuple[str, Any, Callable[[], Any], Callable[[Any], Any]]]:
     rows: list[tuple[str, Callable[[], Any], Callable[[Any], Any]]] = [
         ("whether gradients are recorded", torch.is_grad_enabled, torch.set_grad_enabled),
         ("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
-        ("torch's random state", torch.get_rng_state, torch.set_rng_state),
         ("Python's random state", random.getstate, random.setstate),
         ("autocast", lambda: torch.is_autocast_enabled("cpu"), lambda on: torch.set_autocast_enabled("cpu", on)),
         ("the number of threads", torch.get_num_threads, torch.set_num_threads),
@@ -201,8 +213,6 @@ def _states() -> list[tuple[str, Any, Callable[[], Any], Callable[[Any], Any]]]:
 
 
 def _equal_state(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor):
-        return torch.equal(a, b)
     if isinstance(a, dict):
         return all(_equal_state(a[k], b[k]) for k in b)
     return bool((a == b).all()) if hasattr(a, "dtype") and not isinstance(a, torch.dtype) else bool(a == b)

@@ -279,15 +279,23 @@ class CompiledFunction(native.Dispatcher):
 
 
 class _CompiledModule:
-    """Mixed into a module's own class: the compiled module is the module, sharing its `__dict__`; only calls differ."""
+    """Mixed into a module's own class: the compiled module is the module, sharing its `__dict__`; only calls differ.
+
+    A module that its own methods make of its class (a slice of a Sequential) is not compiled.
+    """
 
     __slots__ = ("_tilewright",)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._tilewright(*args, **kwargs)
+        f = getattr(self, "_tilewright", None)
+        return super().__call__(*args, **kwargs) if f is None else f(*args, **kwargs)  # type: ignore[misc]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        f = self._tilewright
+        f = getattr(self, "_tilewright", None)
+        if f is None:
+            plain = object.__new__(type(self).__mro__[2])
+            object.__setattr__(plain, "__dict__", self.__dict__)
+            return _itself, (plain,)
         return _recompiled, (f.fn, f._build, f.options, f.fullgraph)
 
     @property
@@ -312,6 +320,10 @@ def compiled_module(module: nn.Module, function: CompiledFunction) -> nn.Module:
     object.__setattr__(new, "__dict__", module.__dict__)
     _CompiledModule._tilewright.__set__(new, function)  # type: ignore[attr-defined]
     return new
+
+
+def _itself(module: nn.Module) -> nn.Module:
+    return module
 
 
 def _recompiled(module: nn.Module, build: Any, options: config.Options, fullgraph: bool) -> nn.Module:
