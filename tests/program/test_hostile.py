@@ -364,6 +364,65 @@ def test_the_order_of_keys():
         assert str(fast(d, v=1, u=2)) == str(f(d, v=1, u=2))
 
 
+INTS, MASK, HALVES = (
+    torch.tensor([7, -3, 0]),
+    torch.tensor([True, False, True]),
+    torch.tensor([1.0, -2.0, 0.5], dtype=torch.float16),
+)
+
+
+@pytest.mark.parametrize(
+    ("f", "x"),
+    [
+        (lambda x: x - x, MASK),
+        (lambda x: x - 1.5, MASK),
+        (lambda x: x - True, INTS),
+        (lambda x: x.abs(), MASK),
+        (lambda x: x.floor(), MASK),
+        (lambda x: x // 0, INTS),
+        (lambda x: x % 0, INTS),
+        (lambda x: x.masked_fill(x > 0, -1e9), HALVES),
+        (lambda x: x.clamp(min=-1e9), HALVES),
+        (lambda x: nn.functional.one_hot(x, 4), torch.tensor([0, 1, 9])),
+        (lambda x: nn.functional.one_hot(x, 4), torch.tensor([0, 1, -9])),
+        (lambda x: torch.linalg.inv(x.reshape(2, 2)) + 1, torch.zeros(4)),
+    ],
+)
+def test_what_eager_refuses_is_refused(f, x):
+    fast = tw.compile(f)
+    for _ in range(2):
+        with pytest.raises(Exception) as want:
+            f(x)
+        with pytest.raises(type(want.value)) as got:
+            fast(x)
+        assert str(got.value) == str(want.value)
+
+
+def test_what_eager_allows_is_allowed():
+    fast, x = tw.compile(lambda x: nn.functional.one_hot(x, 4) + 1), torch.tensor([[0, 3], [2, 2]])
+    same(fast(x), nn.functional.one_hot(x, 4) + 1)
+    assert fast.stats.eager_calls == 0
+    q, k = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 0, 8)
+    same(tw.compile(nn.functional.scaled_dot_product_attention)(q, k, k), nn.functional.scaled_dot_product_attention(q, k, k))
+
+
+def test_gradients_turned_on_inside():
+    def f(x):
+        with torch.enable_grad():
+            return x * 2
+
+    fast = tw.compile(f)
+    for grad in (False, True, False, True):
+        assert fast(torch.ones(3, requires_grad=grad)).requires_grad == grad
+
+
+def test_inference_tensors_are_not_written_outside_of_inference_mode():
+    with torch.inference_mode():
+        x = torch.ones(3)
+    with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+        tw.compile(lambda x: x.add_(1))(x)
+
+
 # --- random numbers ---------------------------------------------------------------------------------------------------
 
 

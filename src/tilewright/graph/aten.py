@@ -29,7 +29,7 @@ from .ops.torch_dtypes import FROM_TORCH
 from .ops.view import PERMUTE
 from .promotion import can_cast
 from .recorder import Recorder, refuse
-from .shadow import eager_error
+from .shadow import eager_error, number_error
 from .torch_private import OpOverload
 
 Args: TypeAlias = Sequence[Any]
@@ -79,7 +79,7 @@ def _rule_of(func: OpOverload) -> Rule:
     if name in aten_special.RULES:
         return aten_special.RULES[name]
     if name in _VALUES:
-        return _value_rule(*_VALUES[name])
+        return _value_rule(*_VALUES[name], name in _NUMBERS_MATTER)
     if name in aten_view.SINGLE:
         return _view_rule(aten_view.SINGLE[name])
     if name in aten_view.SEVERAL:
@@ -146,8 +146,8 @@ def check_device(recorder: Recorder, func: OpOverload, kwargs: Kwargs) -> None:
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-def _value_rule(build: Callable[..., Any], layout: Layout, numbers: bool) -> Rule:
-    """Results in new memory. `numbers`: Python numbers count as operands for the strides."""
+def _value_rule(build: Callable[..., Any], layout: Layout, numbers: bool, checked: bool) -> Rule:
+    """Results in new memory. `numbers`: Python numbers count as operands for the strides. `checked`: eager may refuse one."""
 
     def rule(recorder: Recorder, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
         fakes: list[Fake] = []
@@ -161,6 +161,8 @@ def _value_rule(build: Callable[..., Any], layout: Layout, numbers: bool) -> Rul
             made = build(*nodes, **given)
         except (ValueError, KeyError, IndexError, TypeError, ZeroDivisionError, OverflowError) as e:
             return _without_row(recorder, func, args, kwargs, e)
+        if checked:
+            number_error(recorder, func, args, kwargs, fakes)
         operands = [(f.sizes, f.strides) for f in fakes]
         if numbers:
             operands += [((), ()) for a in args if isinstance(a, int | float)]
@@ -227,6 +229,7 @@ def _values() -> dict[str, tuple[Callable[..., Any], Layout, bool]]:
 
 
 _VALUES = _values()
+_NUMBERS_MATTER = frozenset(aten_pointwise.BUILDS) | {"aten.fill.Scalar", "aten.full_like.default", "aten.masked_fill.Scalar"}
 
 
 # --- views ------------------------------------------------------------------------------------------------------------

@@ -119,7 +119,8 @@ def _attention(
     if operands is None or not isinstance(attn_mask, Fake | torch.Tensor | None):
         return NotImplemented
     q, k, v = operands
-    if len(q.sizes) < 3 or (q.sizes[-3] != k.sizes[-3] and not enable_gqa) or not _plain_mask(recorder, attn_mask, q):
+    grouped = len(q.sizes) >= 3 and q.sizes[-3] != k.sizes[-3]
+    if len(q.sizes) < 3 or 0 in k.sizes or (grouped and not enable_gqa) or not _plain_mask(recorder, attn_mask, q):
         return NotImplemented
     mask = None if attn_mask is None else attn_mask if type(attn_mask) is Fake else recorder.fake_of(attn_mask)
     _, strides = aten_special.attention_kernel(operands, mask, bool(is_causal), scale, enable_gqa)
@@ -189,6 +190,15 @@ def _rms_norm(
     smallest = torch.finfo(x.dtype if x.node.dtype is dtypes.f64 else torch.float32).eps
     nodes = [fk.value(f) for f in operands]
     return _result(recorder, composite.RMS_NORM(*nodes, ndims=len(shape), eps=smallest if eps is None else float(eps)), operands)
+
+
+def _one_hot(recorder: Recorder, func: Any, tensor: Any, num_classes: int = -1) -> Any:
+    """By a scatter, which checks its indices: a class out of range is an error."""
+    fake = tensor if type(tensor) is Fake else recorder.fake_of(tensor)
+    if num_classes < 1 or fake.dtype is not torch.int64:
+        return NotImplemented
+    zeros = torch.zeros((*fake.sizes, num_classes), dtype=torch.int64, device=fake.device)
+    return zeros.scatter(-1, fake.unsqueeze(-1), 1)
 
 
 # --- questions about a tensor -----------------------------------------------------------------------------------------
@@ -274,6 +284,7 @@ def _tables() -> tuple[dict[Any, Handler], frozenset[Any]]:
     handlers: dict[Any, Handler] = {
         functional.linear: _linear, torch.matmul: _matmul, T.matmul: _matmul, T.__matmul__: _matmul,
         functional.scaled_dot_product_attention: _attention, functional.layer_norm: _layer_norm, functional.rms_norm: _rms_norm,
+        functional.one_hot: _one_hot,
         T.requires_grad.__get__: _requires_grad, T.is_leaf.__get__: _is_leaf, T.grad_fn.__get__: _grad_fn,
         T.grad.__get__: _grad, T.data.__get__: _data,
         T.__deepcopy__: _refusal("a recorded tensor is not copied in Python", "use clone()"),

@@ -262,6 +262,8 @@ class Recorder:
                 refuse(what, "it writes into a leaf that requires grad")
             memory.tracked = memory.tracked or any(fk.tracked(f) for f in operands)
         if memory.source is not None:
+            if self.tensors[memory.source].is_inference() and not torch.is_inference_mode_enabled():
+                refuse(what, "it writes into an inference tensor outside of inference mode")
             self.check_unshared(memory, what)
         try:
             self._write(target, node)

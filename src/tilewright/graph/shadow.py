@@ -35,6 +35,36 @@ def eager_error(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict
                 raise
 
 
+_ADMITTED: set[Any] = set()  # dtypes and numbers for which calls raise nothing
+
+
+def number_error(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict[str, Any], fakes: Sequence[Fake]) -> None:
+    """Where eager may refuse a pointwise call's dtypes or numbers (bool, an integer zero, a number too large for float16), the
+    call is run on single elements, and its exception let out."""
+    numbers = [a for a in (*args, *kwargs.values()) if isinstance(a, int | float)]
+    dtypes = [f.dtype for f in fakes]
+    narrow = any(d is torch.float16 or not d.is_floating_point for d in dtypes)
+    if torch.bool not in dtypes and not any(isinstance(n, bool) for n in numbers) and not (numbers and narrow):
+        return
+    key = (func, *dtypes, *(len(f.sizes) for f in fakes), *map(repr, numbers))
+    if key in _ADMITTED:
+        return
+
+    def one(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [one(v) for v in value]
+        if not isinstance(value, torch.Tensor):
+            return value
+        fake = value if isinstance(value, Fake) else recorder.fake_of(value)
+        return torch.ones((1,) * len(fake.sizes), dtype=fake.dtype, device=fake.device)
+
+    with private.without_modes(), torch.no_grad(), private.own_random_state():
+        func(*[one(a) for a in args], **{k: one(v) for k, v in kwargs.items()})
+    if len(_ADMITTED) > 4096:
+        _ADMITTED.clear()
+    _ADMITTED.add(key)
+
+
 class _StandIns:
     def __init__(self, recorder: Recorder, buffers: dict[Memory, torch.Tensor]) -> None:
         self._recorder = recorder

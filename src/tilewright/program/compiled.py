@@ -239,6 +239,8 @@ class CompiledFunction(native.Dispatcher):
             table = guards.guard_table(self.fn, recorded, args, kwargs)
             held = Held(executable, table)
             if any(recorded.requires_grad):
+                if not torch.is_grad_enabled():
+                    raise errors.RecordError(what=_name(self.fn), reason="it turns gradients on, which are off at the call")
                 entry = self._with_gradients(recorded, held, args, kwargs)
             else:
                 entry = executable.entry(table, recorded.rebuild, held, recorded.identities)

@@ -322,7 +322,8 @@ def guard_table(fn: Callable[..., Any], recorded: Recorded, args: Sequence[Any],
 
 def _build(fn: Callable[..., Any], recorded: Recorded, args: Sequence[Any], kwargs: dict[str, Any], names: Set[str]) -> _Builder:
     kwnames = tuple(kwargs)
-    b = _Builder(len(args), kwnames, torch.is_grad_enabled(), names)
+    check_grad = torch.is_grad_enabled() or not names.isdisjoint(("enable_grad", "set_grad_enabled"))
+    b = _Builder(len(args), kwnames, check_grad, names)
     for query, argument, expected in _modes():
         b.test(("state", query, argument, expected), f"torch's {query.__name__} is no longer {expected}")
     holder, key = private.tangent_level()
