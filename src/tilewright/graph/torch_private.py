@@ -227,7 +227,7 @@ def watching_reseeds() -> Iterator[None]:
     with _LOCK:
         _WATCHES += 1
         if _WATCHES == 1:
-            torch.random.default_generator = _Watched(torch.default_generator)  # type: ignore[assignment]
+            torch.random.default_generator = _Watched(torch.default_generator)
     try:
         yield
     finally:
