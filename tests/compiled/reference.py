@@ -82,7 +82,8 @@ def meaning(sample: Sample, noise: torch.Generator | None = None) -> list[torch.
             scale = _magnitude(n, args)
             scale = result.abs() if scale is None else scale
             unit = torch.rand(result.shape, generator=noise, dtype=torch.float64) * 2 - 1
-            result = result + unit * scale * torch.finfo(to_torch(n.dtype)).eps
+            own = torch.finfo(to_torch(n.dtype))
+            result = result + unit * (scale + own.tiny) * own.eps  # denormals keep their last place
         values[n] = result
     return [values[r] for r in sample.graph.roots]
 
