@@ -23,7 +23,7 @@ from torch import nn
 
 from .base import config, errors, log
 from .base.store import Store, content_key
-from .executable import Executable, view
+from .executable import Executable
 from .graph.ir import Graph
 from .graph.pipeline import optimise
 from .graph.text import print_graph
@@ -76,7 +76,7 @@ def compile(
     if disable or backend == "eager":
         return model
     model = _inner(model)
-    torch_link.connect(view)
+    torch_link.connect()
     function = CompiledFunction(model, build, parsed, fullgraph)
     return compiled_module(model, function) if isinstance(model, nn.Module) else function
 
@@ -87,7 +87,7 @@ def trace(fn: Callable[..., Any], example_inputs: Any, example_kwargs: dict[str,
     Python's control flow is frozen as the examples take it, with a `TracerWarning` where it depended on a tensor's data.
     Raises NotCallable, RecordError or CompileError.
     """
-    torch_link.connect(view)
+    torch_link.connect()
     options = config.Options()
     return record_trace(
         fn, example_inputs, example_kwargs, executable=lambda r: build(r.graph, options, log.Stages()).execute

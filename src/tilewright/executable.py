@@ -23,7 +23,7 @@ from .graph.ops.opaque import GetitemAttrs
 from .graph.ops.torch_dtypes import to_torch
 from .graph.text import parse_graph
 from .program.guards import GuardTable
-from .program.torch_link import dlpack_dtype
+from .program.torch_link import dlpack_dtype, view
 from .targets.cpu import compile as code
 from .targets.recipe import CallRow, InputRow, NativeRow, OutputRow, Recipe, TensorRow
 
@@ -205,11 +205,6 @@ def _laid_out(t: torch.Tensor, row: InputRow) -> torch.Tensor:
 
 def _same(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
     return outputs
-
-
-def view(base: torch.Tensor, shape: Sequence[int], strides: Sequence[int], offset: int) -> torch.Tensor:
-    """`base`'s memory seen through shape and strides, `offset` elements after its first one."""
-    return base.as_strided(shape, strides, base.storage_offset() + offset)
 
 
 def _over(address: int, size: int) -> torch.Tensor:

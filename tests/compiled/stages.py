@@ -14,7 +14,7 @@ import torch
 
 from tilewright import native
 from tilewright.base import config, dtypes
-from tilewright.executable import Executable, view
+from tilewright.executable import Executable
 from tilewright.graph.interpret import interpret
 from tilewright.graph.ir import Graph
 from tilewright.graph.ops.torch_dtypes import from_torch, to_torch
@@ -33,7 +33,7 @@ from tilewright.tile.program import Call
 from tilewright.tile.simulate import run_program
 from tilewright.tile.verify import verify
 
-torch_link.connect(view)
+torch_link.connect()
 
 
 @dataclass

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import torch
 
@@ -15,16 +15,18 @@ from .. import native
 
 
 @functools.cache
-def connect(view: Callable[..., torch.Tensor] = torch.as_strided) -> None:
-    """Hand torch's functions to the launcher, once; `view(base, shape, strides, offset)` makes outputs that share memory.
-
-    Raises ImportError where torch lacks the DLPack exchange table.
-    """
+def connect() -> None:
+    """Hand torch's functions to the launcher, once. Raises ImportError where torch lacks the DLPack exchange table."""
     if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
         raise ImportError(f"torch {torch.__version__} has no DLPack exchange table; 2.11 or newer is needed")
     native.set_exchange(torch.Tensor)
     native.configure(torch.empty_strided, view, torch.autograd.graph.increment_version, torch.get_num_threads)
     native.set_openmp(*_openmp())
+
+
+def view(base: torch.Tensor, shape: Sequence[int], strides: Sequence[int], offset: int) -> torch.Tensor:
+    """`base`'s memory seen through shape and strides, `offset` elements after its first one."""
+    return base.as_strided(shape, strides, base.storage_offset() + offset)
 
 
 def _openmp() -> tuple[int, int]:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ..base import config, errors, log
-from ..executable import Executable, view
+from ..executable import Executable
 from ..graph.interpret import interpret
 from ..graph.ir import Graph
 from ..graph.ops.torch_dtypes import to_torch
@@ -54,7 +54,7 @@ def run(low: Lowered, tensors: Tensors, target: Target | None = None) -> list[to
     """The outputs of the compiled program, one a graph output. Inputs that it writes are copied first."""
     from ..driver import assemble
 
-    torch_link.connect(view)
+    torch_link.connect()
     compiled = assemble(low, target or target_named(), log.Stages(), Dump(None))
     tensors = _copies(tensors)
     return Executable(compiled.recipe, compiled.object_file, lambda level: "").execute(tensors)

@@ -16,7 +16,7 @@ from torch import nn
 
 from .. import driver
 from ..base import config, errors, log
-from ..executable import Executable, view
+from ..executable import Executable
 from ..graph.ir import Graph, InputAttrs, InputKind, Node
 from ..graph.ops.opaque import PURE, CallAttrs
 from ..graph.pipeline import optimise
@@ -119,7 +119,7 @@ def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Report:
     `fn` may be what `tw.compile` returned; its options then apply. Raises NotCallable, and what `fn` itself raises.
     """
     function, options = _unwrapped(fn)
-    torch_link.connect(view)
+    torch_link.connect()
     seen = _Build()
     name = type(function).__name__ if isinstance(function, nn.Module) else getattr(function, "__qualname__", repr(function))
     compiled = CompiledFunction(function, seen, options, fullgraph=options.capture == "record")
