@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from graph.op_cases import cases, draw, graph_of, input_node
+from graph.symbolic_graphs import SYMBOLIC
 from tilewright.base import dims, dtypes
 from tilewright.base.errors import ParseError
 from tilewright.graph import ir
@@ -20,6 +21,7 @@ from tilewright.graph.ops import contract as ct
 from tilewright.graph.ops import pointwise as pw
 from tilewright.graph.ops import view as vw
 from tilewright.graph.text import node_line, parse_graph, print_graph
+from tilewright.graph.verify import verify
 
 BLOCK = """\
 %0 = input(index=0, name="x", kind=user) : f32[4, 8], strides=(8, 1)
@@ -199,3 +201,20 @@ def test_a_value_without_text_is_refused() -> None:
     node = opaque.CALL(x, overload="aten.f.g", args=(opaque.TensorArg(0), frozenset()), kwargs=(), type=x.type)
     with pytest.raises(TypeError, match="has no text"):
         print_graph(Graph((x,), (Output(node, (1,)),), ((1,),)))
+
+
+@pytest.mark.parametrize("name", SYMBOLIC)
+def test_symbolic_graphs_round_trip(name: str) -> None:
+    graph = SYMBOLIC[name]
+    assert parse_graph(print_graph(graph)) == graph
+    assert [s for s, _ in graph.hints] == ["s0", "s1"][: len(graph.hints)]
+    verify(graph)
+
+
+def test_hints_keep_their_order_and_unused_symbols() -> None:
+    text = (
+        'dim s1 = 5\ndim s0 >= 2 = 3\n%0 = input(index=0, name="x", kind=user) : f32[s0], strides=(1,)\n'
+        "return %0, strides=(1,), alias=input 0, offset=0\n"
+    )
+    assert parse_graph(text).hints == (("s1", 5), ("s0", 3))
+    assert print_graph(parse_graph(text)) == text

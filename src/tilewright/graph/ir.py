@@ -216,6 +216,7 @@ class Graph:
     strides: tuple[Shape, ...]
     effects: tuple[Effect, ...] = ()
     constraints: tuple[Any, ...] = ()  # facts on size symbols that the guards establish
+    hints: tuple[tuple[str, int], ...] = ()  # every size symbol, in the order of a call's sizes, and a value to plan for
 
     @property
     def roots(self) -> tuple[Node, ...]:
@@ -244,7 +245,7 @@ class Graph:
         """The same graph computing `new(root)` in place of each root (outputs, then effects)."""
         outputs = tuple(Output(new(o.node), o.strides, o.alias) for o in self.outputs)
         effects = tuple(Effect(e.index, new(e.node)) for e in self.effects)
-        return Graph(self.inputs, outputs, self.strides, effects, self.constraints)
+        return Graph(self.inputs, outputs, self.strides, effects, self.constraints, self.hints)
 
 
 def reachable(roots: Iterable[Node]) -> list[Node]:

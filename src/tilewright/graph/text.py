@@ -3,7 +3,7 @@
 In: a `Graph`, or text. Out: the other. The text is complete and canonical: nodes are numbered by structure alone, so equal graphs
 have equal text in every process, and it serves as the key of the disk cache. Must not know what operators mean.
 
-    dim s0 >= 2 % 8                                                  a size symbol with its facts
+    dim s0 >= 2 % 8 = 64                                             a size symbol with its facts and the value to plan for
     %0 = input(index=0, name="x", kind=user) : f32[4, s0], strides=(8, 1)
     %1 = cast(%0, dtype=bf16) : bf16[4, s0]
     return %1, strides=(s0, 1)                                       then, where it shares memory: alias=input 0, offset=0
@@ -40,7 +40,9 @@ def print_graph(graph: Graph) -> str:
     """The graph's text, ending in a newline. Raises TypeError for an attribute that has no text."""
     order = canonical_order(graph)
     number = {n: i for i, n in enumerate(order)}
-    lines = [_symbol_line(s) for s in _symbols(graph, order)]
+    symbols = {s.name: s for s in _symbols(graph, order)}
+    lines = [_symbol_line(symbols.pop(name, None) or Symbol(name, None, None, 1), hint) for name, hint in graph.hints]
+    lines += [_symbol_line(s, None) for s in symbols.values()]
     strides = dict(zip(graph.inputs, graph.strides, strict=True))
     for n in order:
         line = node_line(n, number)
@@ -123,10 +125,11 @@ def _alias_text(alias: Alias | None) -> str:
     return "" if alias is None else f", alias={alias.of} {alias.index}, offset={value_text(alias.offset)}"
 
 
-def _symbol_line(s: Symbol) -> str:
+def _symbol_line(s: Symbol, hint: int | None) -> str:
     low = "" if s.lo is None else f" >= {s.lo}"
     high = "" if s.hi is None else f" <= {s.hi}"
-    return f"dim {s.name}{low}{high}" + ("" if s.divisor == 1 else f" % {s.divisor}")
+    facts = f"dim {s.name}{low}{high}" + ("" if s.divisor == 1 else f" % {s.divisor}")
+    return facts if hint is None else f"{facts} = {hint}"
 
 
 def _symbols(graph: Graph, order: list[Node]) -> tuple[Symbol, ...]:
@@ -199,9 +202,13 @@ class _Building:
     outputs: list[Output] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     constraints: list[Any] = field(default_factory=list)
+    hints: list[tuple[str, int]] = field(default_factory=list)
 
     def graph(self) -> Graph:
-        return Graph(tuple(self.inputs), tuple(self.outputs), tuple(self.strides), tuple(self.effects), tuple(self.constraints))
+        return Graph(
+            tuple(self.inputs), tuple(self.outputs), tuple(self.strides), tuple(self.effects), tuple(self.constraints),
+            tuple(self.hints),
+        )  # fmt: skip
 
     def line(self, line: str) -> None:
         read = _Reader(line, self.symbols)
@@ -270,6 +277,8 @@ class _Building:
             mark = read.take("mark")
             facts[mark] = int(read.take("int"))
         self.symbols[name] = dims.symbol(name, facts.get(">="), facts.get("<="), facts.get("%", 1))
+        if "=" in facts:
+            self.hints.append((name, facts["="]))
 
 
 def _attrs(op: Op, fields: dict[str, Any], type_: Type) -> Attrs:

@@ -6,6 +6,8 @@ same input overwrites. Nodes that no root needs are not part of a graph in the f
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..ir import Effect, Graph
 
 
@@ -19,4 +21,4 @@ def drop_dead(graph: Graph) -> Graph:
             kept.append(e)
     if len(kept) == len(graph.effects):
         return graph
-    return Graph(graph.inputs, graph.outputs, graph.strides, tuple(kept), graph.constraints)
+    return replace(graph, effects=tuple(kept))
