@@ -7,9 +7,10 @@
 
 #include <string.h>
 
-enum { CONST, GET, ITEM, DICT, ATTR, CELL, TYPE, IS, SAME, EQ, LEN, TENSOR, STATE, ABSENT, KEYS, CLASS, DIFFER, PASS, CODE, KINDS };
-static const char *const NAMES[] = {"const", "get", "item", "dict", "attr", "cell", "type", "is", "same", "eq", "len", "tensor", "state",
-                                    "absent", "keys", "class", "differ", "pass", "code"};
+enum { CONST, GET, ITEM, DICT, ATTR, CELL, TYPE, IS, SAME, EQ, LEN, STATE, ABSENT, KEYS, CLASS, DIFFER, PASS, CODE,
+       INT_SYMBOL, HOLDS, TENSOR, SYMBOL, SIZE, STRIDE, KINDS };
+static const char *const NAMES[] = {"const", "get", "item", "dict", "attr", "cell", "type", "is", "same", "eq", "len", "state",
+                                    "absent", "keys", "class", "differ", "pass", "code", "int_symbol", "holds", "tensor", "symbol", "size", "stride"};
 
 static const dl_exchange *exchange;
 static PyObject *str_requires_grad;
@@ -53,14 +54,53 @@ static tw_meta *meta_new(PyObject *spec, Py_ssize_t inputs) {
     m->ndim = (int32_t)ndim;
     m->requires_grad = grad == Py_None ? -1 : (int8_t)PyObject_IsTrue(grad);
     m->input = input;
-    for (Py_ssize_t i = 0; m->shape && i < ndim; i++) {
-        m->shape[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape, i));
-        m->shape[ndim + i] = PyLong_AsLongLong(PyTuple_GET_ITEM(strides, i));
+    for (Py_ssize_t i = 0; m->shape && i < 2 * ndim; i++) {
+        PyObject *n = i < ndim ? PyTuple_GET_ITEM(shape, i) : PyTuple_GET_ITEM(strides, i - ndim);
+        m->shape[i] = n == Py_None ? TW_ANY : PyLong_AsLongLong(n);
     }
     return m;
 }
 
-static int row_init(tw_row *r, PyObject *spec, Py_ssize_t slots, Py_ssize_t inputs) {
+/* ("symbol", slot, dim, k): sizes[k] is the tensor's shape[dim] | ("int_symbol", slot, k): the exact int | ("size", slot, dim, program),
+ * ("stride", slot, dim, program): what shape or stride of a dimension equals, the latter where there is more than one element
+ * | ("holds", program): it is not 0. A program is a tuple in postfix, see sizes.c. */
+static int size_row_init(tw_row *r, PyObject *spec, char *bound, Py_ssize_t symbols) {
+    PyObject *last = PyTuple_GET_ITEM(spec, PyTuple_GET_SIZE(spec) - 1);
+    if (r->op == SYMBOL || r->op == SIZE || r->op == STRIDE) {
+        long dim = PyLong_AsLong(PyTuple_GET_ITEM(spec, 2));
+        if (dim < 0 || dim > INT16_MAX) return PyErr_Occurred() ? -1 : (PyErr_Format(PyExc_ValueError, "no dimension of a tensor: %R", spec), -1);
+        r->dim = (int16_t)dim;
+    }
+    if (r->op == SYMBOL || r->op == INT_SYMBOL) {
+        r->n = PyLong_AsSsize_t(last);
+        if (r->n >= 0 && r->n < symbols && !bound[r->n]) return bound[r->n] = 1, 0;
+        if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "a size is read once, and sizes are numbered from 0 on: %R", spec);
+        return -1;
+    }
+    return (r->program = tw_program_new(last, bound, symbols)) ? 0 : -1;
+}
+
+/* How many sizes the rows read: no row may read one with a number beyond the count of such rows. */
+static Py_ssize_t count_symbols(PyObject *rows) {
+    Py_ssize_t count = 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(rows); i++) {
+        PyObject *row = PyList_GET_ITEM(rows, i), *kind = PyTuple_Check(row) && PyTuple_GET_SIZE(row) ? PyTuple_GET_ITEM(row, 0) : NULL;
+        if (kind && PyUnicode_Check(kind) && (!PyUnicode_CompareWithASCIIString(kind, NAMES[SYMBOL]) || !PyUnicode_CompareWithASCIIString(kind, NAMES[INT_SYMBOL])))
+            count++;
+    }
+    return count;
+}
+
+/* The number of a row's items, its kind included. */
+static Py_ssize_t row_length(int op) {
+    switch (op) {
+    case CELL: case DICT: case HOLDS: return 2;
+    case STATE: case SYMBOL: case SIZE: case STRIDE: return 4;
+    default: return 3;
+    }
+}
+
+static int row_init(tw_row *r, PyObject *spec, Py_ssize_t slots, Py_ssize_t inputs, char *bound, Py_ssize_t symbols) {
     /* ("const", object) | ("get", slot, key) | ("item", slot, i) | ("cell", slot)
      * | ("dict", slot): an instance's __dict__ | ("attr", slot, name): an attribute that the object itself keeps alive (a __slots__ member)
      * | ("type", slot, type) | ("is", slot, object) | ("same", slot, other slot) | ("differ", slot, other slot) | ("eq", slot, object)
@@ -70,7 +110,7 @@ static int row_init(tw_row *r, PyObject *spec, Py_ssize_t slots, Py_ssize_t inpu
     const char *name = PyTuple_Check(spec) && PyTuple_GET_SIZE(spec) > 1 ? PyUnicode_AsUTF8(PyTuple_GET_ITEM(spec, 0)) : NULL;
     r->op = -1;
     for (int k = 0; name && k < KINDS; k++)
-        if (!strcmp(name, NAMES[k])) r->op = k;
+        if (!strcmp(name, NAMES[k])) r->op = (int16_t)k;
     if (r->op < 0) {
         if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "unknown guard row %R", spec);
         return -1;
@@ -79,7 +119,7 @@ static int row_init(tw_row *r, PyObject *spec, Py_ssize_t slots, Py_ssize_t inpu
         r->a = Py_NewRef(PyTuple_GET_ITEM(spec, 1));
         return 0;
     }
-    if (PyTuple_GET_SIZE(spec) != (r->op == STATE ? 4 : r->op == CELL || r->op == DICT ? 2 : 3)) {
+    if (PyTuple_GET_SIZE(spec) != row_length(r->op)) {
         PyErr_Format(PyExc_ValueError, "guard row of the wrong length: %R", spec);
         return -1;
     }
@@ -97,6 +137,7 @@ static int row_init(tw_row *r, PyObject *spec, Py_ssize_t slots, Py_ssize_t inpu
         PyErr_Format(PyExc_ValueError, "class row: a type and a tuple expected, got %R", spec);
         return -1;
     }
+    if (r->op == HOLDS) return size_row_init(r, spec, bound, symbols);
     r->slot = (int32_t)PyLong_AsLong(PyTuple_GET_ITEM(spec, 1));
     if (PyErr_Occurred()) return -1;
     if (r->slot < 0 || r->slot >= slots) {
@@ -111,6 +152,7 @@ static int row_init(tw_row *r, PyObject *spec, Py_ssize_t slots, Py_ssize_t inpu
     }
     if (r->op == CELL || r->op == DICT) return 0;
     if (r->op == TENSOR) return (r->meta = meta_new(last, inputs)) ? 0 : -1;
+    if (r->op >= INT_SYMBOL) return size_row_init(r, spec, bound, symbols);
     r->a = Py_NewRef(last);
     return 0;
 }
@@ -121,14 +163,18 @@ int tw_guards_init(tw_guards *g, Py_ssize_t nargs, PyObject *kwnames, PyObject *
     g->inputs = inputs;
     g->kwnames = Py_NewRef(kwnames);
     g->slots = nargs + PyTuple_GET_SIZE(kwnames);
+    g->symbols = count_symbols(rows);
     g->row = PyMem_Calloc((size_t)PyList_GET_SIZE(rows) + 1, sizeof(tw_row));
-    if (!g->row) return PyErr_NoMemory(), -1;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(rows); i++) {
+    char *bound = PyMem_Calloc((size_t)g->symbols + 1, 1);
+    int failed = !g->row || !bound;
+    if (failed) PyErr_NoMemory();
+    for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(rows); i++) {
         g->rows = i + 1;
-        if (row_init(&g->row[i], PyList_GET_ITEM(rows, i), g->slots, inputs)) return -1;
-        if (g->row[i].op <= CELL) g->slots++;
+        failed = row_init(&g->row[i], PyList_GET_ITEM(rows, i), g->slots, inputs, bound, g->symbols);
+        if (!failed && g->row[i].op <= CELL) g->slots++;
     }
-    return 0;
+    PyMem_Free(bound);
+    return failed ? -1 : 0;
 }
 
 void tw_guards_clear(tw_guards *g) {
@@ -136,12 +182,12 @@ void tw_guards_clear(tw_guards *g) {
         tw_row *r = &g->row[i];
         Py_CLEAR(r->a);
         Py_CLEAR(r->b);
-        if (r->meta) {
+        if (r->op == TENSOR && r->meta) {
             Py_CLEAR(r->meta->type);
             PyMem_Free(r->meta->shape);
-            PyMem_Free(r->meta);
-            r->meta = NULL;
         }
+        PyMem_Free(r->meta); /* or the program */
+        r->meta = NULL;
     }
     PyMem_Free(g->row);
     g->row = NULL;
@@ -153,7 +199,7 @@ int tw_guards_traverse(tw_guards *g, visitproc visit, void *arg) {
     for (Py_ssize_t i = 0; i < g->rows; i++) {
         Py_VISIT(g->row[i].a);
         Py_VISIT(g->row[i].b);
-        if (g->row[i].meta) Py_VISIT(g->row[i].meta->type);
+        if (g->row[i].op == TENSOR && g->row[i].meta) Py_VISIT(g->row[i].meta->type);
     }
     return 0;
 }
@@ -177,16 +223,21 @@ static int64_t extent(const dl_tensor *t) {
     return (last + 1) * (t->dtype.bits / 8);
 }
 
-static int tensor_holds(const tw_meta *m, PyObject *object, tw_found *found) {
-    dl_tensor t;
-    if (m->type ? Py_TYPE(object) != m->type : !PyObject_TypeCheck(object, tensor_type)) return 0;
-    if (exchange->describe(object, &t)) {
-        PyErr_Clear(); /* not describable (sparse, quantised, no memory): not what was compiled for */
-        return 0;
-    }
+static int describe(PyObject *object, dl_tensor *t) {
+    if (!PyObject_TypeCheck(object, tensor_type)) return 0;
+    if (!exchange->describe(object, t)) return 1;
+    PyErr_Clear(); /* not describable (sparse, quantised, no memory): not what was compiled for */
+    return 0;
+}
+
+static int tensor_holds(const tw_meta *m, PyObject *object, tw_found *found, dl_tensor *seen) {
+    if ((m->type && Py_TYPE(object) != m->type) || !describe(object, seen)) return 0;
+    dl_tensor t = *seen;
     if (memcmp(&t.dtype, &m->dtype, sizeof t.dtype) || t.device.type != m->device.type || t.device.id != m->device.id || t.ndim != m->ndim) return 0;
-    for (int32_t i = 0; i < t.ndim; i++)
-        if (t.shape[i] != m->shape[i] || (t.strides[i] != m->shape[m->ndim + i] && t.shape[i] > 1)) return 0;
+    for (int32_t i = 0; i < t.ndim; i++) {
+        int64_t size = m->shape[i], stride = m->shape[m->ndim + i];
+        if ((t.shape[i] != size && size != TW_ANY) || (t.strides[i] != stride && stride != TW_ANY && t.shape[i] > 1)) return 0;
+    }
     if (m->requires_grad >= 0) {
         PyObject *grad = PyObject_GetAttr(object, str_requires_grad);
         if (!grad) return -1;
@@ -200,6 +251,33 @@ static int tensor_holds(const tw_meta *m, PyObject *object, tw_found *found) {
         if (found->bytes) found->bytes[m->input] = extent(&t);
     }
     return 1;
+}
+
+/* Reads a size, or asks for one: of the tensor `t`. */
+static int size_holds(const tw_row *r, const dl_tensor *t, int64_t *sizes) {
+    int64_t expected;
+    if (r->dim >= t->ndim) return 0;
+    if (r->op == SYMBOL) {
+        sizes[r->n] = t->shape[r->dim];
+        return 1;
+    }
+    if (r->op == STRIDE && t->shape[r->dim] <= 1) return 1;
+    return tw_program_run(r->program, sizes, &expected) && expected == (r->op == SIZE ? t->shape : t->strides)[r->dim];
+}
+
+static int int_symbol_holds(const tw_row *r, PyObject *o, int64_t *sizes) {
+    const int64_t limit = (int64_t)1 << 62;
+    int overflow = 0;
+    if (!PyLong_CheckExact(o)) return 0;
+    int64_t n = PyLong_AsLongLongAndOverflow(o, &overflow);
+    if (overflow || n <= -limit || n >= limit) return 0;
+    sizes[r->n] = n;
+    return 1;
+}
+
+static int holds_nonzero(const tw_row *r, const int64_t *sizes) {
+    int64_t truth;
+    return tw_program_run(r->program, sizes, &truth) && truth != 0;
 }
 
 static int state_holds(const tw_row *r) {
@@ -275,10 +353,13 @@ int tw_guards_check(const tw_guards *g, PyObject *const *args, Py_ssize_t nargs,
     if (nargs != g->nargs || !same_names(g->kwnames, kwnames)) return 0;
     Py_ssize_t next = nargs + PyTuple_GET_SIZE(g->kwnames);
     memcpy(slot, args, (size_t)next * sizeof *slot);
+    dl_tensor seen; /* the tensor in slot `described`; forgotten at any row that could run code */
+    int32_t described = -1;
     for (Py_ssize_t i = 0; i < g->rows; i++) {
         tw_row *r = &g->row[i];
         PyObject *o = slot[r->slot];
         int holds = 1;
+        if (r->op < INT_SYMBOL) described = -1;
         switch (r->op) {
         case CONST: slot[next++] = r->a; break;
         case GET:
@@ -294,7 +375,16 @@ int tw_guards_check(const tw_guards *g, PyObject *const *args, Py_ssize_t nargs,
         case SAME: holds = o == slot[r->n]; break;
         case EQ: holds = equal(o, r->a); break;
         case LEN: holds = length(o) == r->n; break;
-        case TENSOR: holds = tensor_holds(r->meta, o, found); break;
+        case TENSOR:
+            holds = tensor_holds(r->meta, o, found, &seen);
+            described = r->slot;
+            break;
+        case SYMBOL: case SIZE: case STRIDE:
+            if (described != r->slot && (holds = describe(o, &seen))) described = r->slot;
+            if (holds) holds = size_holds(r, &seen, found->sizes);
+            break;
+        case INT_SYMBOL: holds = int_symbol_holds(r, o, found->sizes); break;
+        case HOLDS: holds = holds_nonzero(r, found->sizes); break;
         case STATE: holds = state_holds(r); break;
         case ABSENT:
             holds = PyDict_Check(o) && !PyDict_GetItemWithError(o, r->a);

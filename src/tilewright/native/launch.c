@@ -281,12 +281,13 @@ static int invoke(int (*f)(const tw_call *), tw_call *call, int64_t cost) {
     return rc;
 }
 
-static void call_init(tw_call *call, const entry *e, void *const *inputs, void *const *outputs, const folded *f, arena *a, int64_t threads) {
+static void call_init(tw_call *call, const entry *e, const tw_found *found, void *const *outputs, const folded *f, arena *a, int64_t threads) {
     memset(call, 0, offsetof(tw_call, error) + 1);
     call->size = sizeof *call;
     call->abi = TW_ABI;
-    call->inputs = inputs;
+    call->inputs = found->pointer;
     call->outputs = outputs;
+    call->sizes = found->sizes;
     call->folded = f ? f->data : NULL;
     call->arena = a->data;
     call->scratch = a->data + e->arena_bytes;
@@ -319,7 +320,7 @@ static folded *refresh(entry *e, const tw_found *found, arena *a, int64_t thread
         f->generation = e->generation;
         e->folds++;
         tw_call call;
-        call_init(&call, e, found->pointer, NULL, f, a, threads);
+        call_init(&call, e, found, NULL, f, a, threads);
         if (invoke(e->fold, &call, RELEASE_LOCK_ABOVE + 1)) {
             folded_release(f);
             return NULL;
@@ -384,7 +385,7 @@ static PyObject *run_native(entry *e, tw_found *found, const folded *f, arena *a
         outputs[i] = (char *)t.data + t.byte_offset;
     }
     tw_call call;
-    call_init(&call, e, found->pointer, outputs, f, a, threads);
+    call_init(&call, e, found, outputs, f, a, threads);
     if (e->run && invoke(e->run, &call, e->cost)) goto done;
     for (Py_ssize_t i = 0; i < e->written; i++) {
         PyObject *bumped = PyObject_CallOneArg(fn_bump, found->tensor[e->write[i]]);
@@ -406,8 +407,11 @@ static PyObject *run_python(entry *e, tw_found *found, const folded *f) {
         PyList_SET_ITEM(inputs, i, Py_NewRef(t));
     }
     PyObject *address = PyLong_FromVoidPtr(f ? f->data : NULL);
-    PyObject *made = address ? PyObject_CallFunctionObjArgs(e->runner, inputs, address, NULL) : NULL;
+    PyObject *sizes = e->guards.symbols ? PyTuple_New(e->guards.symbols) : NULL;
+    for (Py_ssize_t i = 0; sizes && i < e->guards.symbols; i++) PyTuple_SET_ITEM(sizes, i, PyLong_FromLongLong(found->sizes[i]));
+    PyObject *made = address && !PyErr_Occurred() ? PyObject_CallFunctionObjArgs(e->runner, inputs, address, sizes, NULL) : NULL;
     Py_XDECREF(address);
+    Py_XDECREF(sizes);
     Py_DECREF(inputs);
     if (!made) return NULL;
     PyObject *result = NULL;
@@ -439,13 +443,13 @@ static PyObject *run(entry *e, tw_found *found) {
 
 /* Checks the guards and, where they hold, runs. 1 with *result, 0 where a guard fails, -1 on an exception. */
 static int entry_try(entry *e, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObject **result, Py_ssize_t *failed) {
-    size_t slots = (size_t)e->guards.slots, inputs = (size_t)e->guards.inputs, words = slots + 3 * inputs + 1;
+    size_t slots = (size_t)e->guards.slots, inputs = (size_t)e->guards.inputs, words = slots + 3 * inputs + (size_t)e->guards.symbols + 1;
     void *small[4 * STACK_SLOTS], **memory = small;
     *failed = -1;
     if (nargs != e->guards.nargs) return 0;
     if (words > 4 * STACK_SLOTS && !(memory = PyMem_Malloc(words * sizeof *memory))) return PyErr_NoMemory(), -1;
     memset(memory + slots, 0, 3 * inputs * sizeof *memory);
-    tw_found found = {(PyObject **)memory, memory + slots, (PyObject **)(memory + slots + inputs), NULL};
+    tw_found found = {(PyObject **)memory, memory + slots, (PyObject **)(memory + slots + inputs), NULL, (int64_t *)(memory + slots + 3 * inputs)};
     if (e->written) found.bytes = (int64_t *)(memory + slots + 2 * inputs);
     int holds = tw_guards_check(&e->guards, args, nargs, kwnames, &found, failed);
     if (holds == 1 && e->written && overlapping(e, &found)) {

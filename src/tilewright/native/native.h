@@ -18,16 +18,39 @@ typedef struct {
     int32_t ndim;
     int8_t requires_grad; /* -1: not asked */
     int32_t input;        /* index among the graph's inputs, or -1 */
-    int64_t *shape;       /* ndim sizes, then ndim strides */
+    int64_t *shape;       /* ndim sizes, then ndim strides; TW_ANY: not asked */
 } tw_meta;
+
+#define TW_ANY INT64_MIN
+
+/* sizes.c: arithmetic on a call's sizes, in postfix. */
 
 typedef struct {
     int op;
+    int64_t value; /* a constant, or the number of a size */
+} tw_step;
+
+typedef struct {
+    Py_ssize_t steps;
+    tw_step step[];
+} tw_program;
+
+/* The program of a tuple; NULL with an exception. `bound[k]` says which of `symbols` sizes are known where it runs. */
+tw_program *tw_program_new(PyObject *spec, const char *bound, Py_ssize_t symbols);
+/* 1 with *result; 0 where it has none: a division by zero, or a number beyond 64 bits. */
+int tw_program_run(const tw_program *p, const int64_t *sizes, int64_t *result);
+
+typedef struct {
+    int16_t op;
+    int16_t dim;   /* of a row on one dimension of a tensor */
     int32_t slot;  /* the slot read */
-    Py_ssize_t n;  /* a position or a length */
+    Py_ssize_t n;  /* a position, a length, or the number of a size */
     PyObject *a;   /* key, expected object or callable: owned */
     PyObject *b;   /* argument of a callable: owned, may be NULL */
-    tw_meta *meta;
+    union {
+        tw_meta *meta;       /* of a tensor row */
+        tw_program *program; /* of a row that asks for a size */
+    };
 } tw_row;
 
 typedef struct {
@@ -37,14 +60,16 @@ typedef struct {
     tw_row *row;
     Py_ssize_t slots;     /* slots that the rows fill; the last positions hold derived values */
     Py_ssize_t inputs;
+    Py_ssize_t symbols;   /* sizes that the rows read */
 } tw_guards;
 
-/* One call's values: a borrowed object a slot, and pointer and object of each graph input. */
+/* One call's values: a borrowed object a slot, pointer and object of each graph input, and the sizes. */
 typedef struct {
     PyObject **slot;
     void **pointer;
     PyObject **tensor;
     int64_t *bytes; /* extent of each input from its first element, for overlap checks; NULL where not wanted */
+    int64_t *sizes;
 } tw_found;
 
 int tw_guards_init(tw_guards *g, Py_ssize_t nargs, PyObject *kwnames, PyObject *rows, Py_ssize_t inputs);

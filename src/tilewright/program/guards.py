@@ -40,13 +40,14 @@ METHODS = ("forward", "__call__", "__getattr__", "__getitem__", "__len__", "__it
 
 @dataclass(frozen=True)
 class GuardTable:
-    """`rows` in native form; `reasons` says, a row each, what changed where it fails."""
+    """`rows` in native form; `reasons` says, a row each, what changed where it fails. The rows read `symbols` sizes."""
 
     nargs: int
     kwnames: tuple[str, ...]
     rows: list[tuple[Any, ...]]
     reasons: list[str]
     inputs: int
+    symbols: int = 0
 
     def explain(self, failed: int) -> str:
         """Why a call missed: the sentence of the row that failed."""
