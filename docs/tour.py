@@ -22,9 +22,10 @@ import tilewright as tw
 from tilewright import native
 from tilewright.graph.ir import Graph
 from tilewright.graph.pipeline import optimise
-from tilewright.graph.record import record
 from tilewright.graph.text import print_graph
-from tilewright.program.guards import guard_table
+from tilewright.program.capture import finish
+from tilewright.program.rebuild import Rebuild
+from tilewright.program.start import capture_call
 from tilewright.targets.cpu import compile as code
 from tilewright.targets.cpu.generate import generate
 from tilewright.targets.plan import make_plan
@@ -79,21 +80,24 @@ def launch_seconds(call: Callable[[], Any], launches: int, count: int = 50) -> l
 
 
 def capture(model: nn.Module, x: torch.Tensor) -> Graph:
-    recorded = record(model, (x,))
+    captured = capture_call(model, (x,), {})
+    result = Rebuild(captured.cx)
+    result.expression(captured.end[1])
+    graph = finish(captured.cx.recorder, result.tensors).graph
     show(
-        "Recorded graph",
-        "The model ran once on tensors without data. Each torch call left a row of the op table; parameters are inputs.",
-        print_graph(recorded.graph),
+        "Captured graph",
+        "The model's bytecode was interpreted on tensors without data. Each torch call left a row of the op table.",
+        print_graph(graph),
     )
-    table = guard_table(model, recorded, (x,), {})
+    table = captured.cx.rows.table(len(graph.inputs))
     looked_up = ("const", "get", "item", "cell")  # rows that fetch what later rows test
     tests = [why for row, why in zip(table.rows, table.reasons, strict=True) if row[0] not in looked_up]
     show(
         "Guards",
-        f"What the recording took for granted: {len(tests)} tests, run natively before every call. It is compiled anew where",
+        f"What the capture took for granted: {len(tests)} tests, run natively before every call. It is compiled anew where",
         "\n".join([*tests[:4], "...", *tests[-2:]]),
     )
-    return recorded.graph
+    return graph
 
 
 def transform(recorded: Graph) -> Graph:

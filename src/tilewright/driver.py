@@ -2,7 +2,7 @@
 
 In: what a user gives `tw.compile`. Out: the compiled function or module. This is the one place that sees every layer.
 
-    record    program/, graph/record.py   the function's tensor operations as a graph, and what was assumed (guards)
+    capture   program/                    the function's tensor operations as a graph, and what was assumed (guards)
     optimise  graph/pipeline.py           passes over whole tensors
     lower     tile/pipeline.py            fusion, and kernels in the tile IR
     plan      targets/plan.py             launch order and memory
@@ -55,7 +55,7 @@ def compile(
 ) -> Any:
     """Compile a function, method or module: at its first call, and again whenever a guard fails.
 
-    A module comes back as a module of the same type that shares its state. What cannot be recorded or compiled runs in
+    A module comes back as a module of the same type that shares its state. What cannot be captured or compiled runs in
     eager, with one warning that says why; with `fullgraph` it raises instead. Without `model` this is a decorator.
 
     Raises NotCallable, UnknownBackend, UnknownOption or OptionError, naming what was expected.

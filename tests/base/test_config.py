@@ -84,8 +84,6 @@ def test_options() -> None:
         ({"libary": False}, errors.UnknownOption, "did you mean 'library'"),
         ({3: False}, errors.UnknownOption, "unknown option 3"),
         ({"library": 1}, errors.OptionError, "option library: expected True or False, got 1"),
-        ({"capture": "slow"}, errors.OptionError, "'record' or 'bytecode'"),
-        ({"capture": None}, errors.OptionError, "'record' or 'bytecode'"),
         ({"recompile_limit": 0}, errors.OptionError, "from 1 up"),
         ({"recompile_limit": True}, errors.OptionError, "from 1 up"),
         ({"recompile_limit": 2.0}, errors.OptionError, "from 1 up"),

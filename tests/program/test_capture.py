@@ -17,7 +17,6 @@ from torch import nn
 import tilewright as tw
 from tilewright.base.log import forget_warnings
 
-OPTIONS = {"capture": "bytecode"}
 SCALE = 2.0
 TABLE = {"k": 1.5, "items": [1, 2]}
 COUNT = 0
@@ -55,7 +54,7 @@ def outcome(f, args):
 
 def agree(make, *calls, breaks=None, compiles=None, eager=0, natives=0):
     """`make()` gives the function; `calls` give argument tuples. The compiled twin must do as eager does, call by call."""
-    want, fast = make(), tw.compile(make(), options=OPTIONS)
+    want, fast = make(), tw.compile(make())
     for n, call in enumerate(calls):
         a, b = call(), call()
         torch.manual_seed(n)
@@ -166,7 +165,7 @@ def test_a_returned_closure_works():
 
         return g
 
-    fast = tw.compile(f, options=OPTIONS)
+    fast = tw.compile(f)
     for _ in range(2):
         g = fast(torch.ones(2))
         assert g(3).tolist() == [6, 6]
@@ -581,7 +580,7 @@ def test_globals_are_changed():
         COUNT += 1
         return x * COUNT + SCALE * TABLE["k"]
 
-    fast = tw.compile(f, options=OPTIONS)
+    fast = tw.compile(f)
     for n in range(1, 4):
         assert torch.equal(fast(torch.ones(2)), torch.full((2,), n + 3.0))
         assert n == COUNT
@@ -771,7 +770,7 @@ def test_fullgraph_raises_one_error_that_says_where():
         return x + 1 if x.sum().item() > 0 else x - 1
 
     with pytest.raises(tw.errors.TilewrightError) as raised:
-        tw.compile(f, fullgraph=True, options=OPTIONS)(torch.ones(3))
+        tw.compile(f, fullgraph=True)(torch.ones(3))
     text = str(raised.value)
     assert "x.sum().item()" in text
     assert "hint" in text
@@ -807,7 +806,7 @@ def test_what_was_read_is_guarded():
             return self.layer(x) if hasattr(self, "flag") else x
 
     m = M()
-    fast = tw.compile(m, options={**OPTIONS, "recompile_limit": 64})
+    fast = tw.compile(m, options={"recompile_limit": 64})
     x = torch.ones(3)
     edits = [
         lambda: m.config.names.append("ccc"),
@@ -845,7 +844,7 @@ def test_a_replaced_dict_is_seen():
 
     box = Box()
     box.k = 1
-    fast = tw.compile(lambda x: x * box.k, options=OPTIONS)
+    fast = tw.compile(lambda x: x * box.k)
     x = torch.ones(2)
     assert torch.equal(fast(x), x)
     box.__dict__ = {"k": 5}
@@ -860,7 +859,7 @@ def test_arguments_that_are_objects_are_guarded_by_what_is_read():
     def f(p, others):
         return p.x * p.k + sum(o.x for o in others)
 
-    fast = tw.compile(f, options=OPTIONS)
+    fast = tw.compile(f)
     for k in (2, 2, 3):
         p, o = P(torch.ones(3), k), [P(torch.ones(3), 0), P(torch.ones(3), 1)]
         assert torch.equal(fast(p, o), f(p, o))
@@ -871,7 +870,7 @@ def test_identity_of_tensors():
     def f(x, y):
         return x + 1 if x is y else x - 1
 
-    fast = tw.compile(f, options=OPTIONS)
+    fast = tw.compile(f)
     a, b = torch.ones(2), torch.ones(2)
     for args in [(a, b), (a, a), (b, a), (b, b)]:
         assert torch.equal(fast(*args), f(*args))
@@ -888,7 +887,7 @@ def test_gradients_through_pieces():
         return (y * k).sum() + y.mean(), state["n"]
 
     with torch.enable_grad():
-        fast = tw.compile(f, options=OPTIONS)
+        fast = tw.compile(f)
         for _ in range(2):
             x = torch.randn(2, 3, requires_grad=True)
             z = x.detach().clone().requires_grad_()
@@ -909,7 +908,7 @@ def test_hooks_run():
     seen = []
     m[0].register_forward_hook(lambda mod, a, out: seen.append(1) or out * 2)
     m.register_forward_pre_hook(lambda mod, a: (a[0] + 1,))
-    fast = tw.compile(m, options=OPTIONS)
+    fast = tw.compile(m)
     x = torch.randn(2, 3)
     want = m(x)
     torch.testing.assert_close(fast(x), want)
@@ -923,7 +922,7 @@ def test_copies_keep_working():
         def forward(self, x):
             return x + 1
 
-    fast = tw.compile(M(), options=OPTIONS)
+    fast = tw.compile(M())
     fast(torch.ones(2))
     assert torch.equal(copy.deepcopy(fast)(torch.ones(2)), torch.full((2,), 2.0))
 

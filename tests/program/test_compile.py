@@ -259,21 +259,33 @@ def test_globals_and_closures_are_guarded():
     close(fast(x), x * 5)
 
 
-def test_what_cannot_be_recorded_runs_in_eager_with_one_warning():
+def test_a_branch_on_data_cuts_the_graph_without_a_warning():
     def f(x):
         return x + 1 if x.sum().item() > 0 else x - 1
 
     fast = tw.compile(f)
     x = torch.ones(3)
-    with pytest.warns(TilewrightWarning, match="eager"):
-        close(fast(x), x + 1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        close(fast(x), x + 1)
         close(fast(-x), -x - 1)
-    assert fast.stats.eager_calls == 2
-    assert fast.stats.compiles == 0
-    with pytest.raises(tw.errors.RecordError):
+    assert (fast.stats.eager_calls, fast.stats.graph_breaks) == (0, 1)
+    with pytest.raises(tw.errors.TilewrightError, match="data is needed as a Python value"):
         tw.compile(f, fullgraph=True)(x)
+
+
+def test_what_cannot_be_captured_runs_in_eager_with_one_warning():
+    async def f(x):
+        return x + 1
+
+    fast = tw.compile(f)
+    x = torch.ones(3)
+    with pytest.warns(TilewrightWarning, match="runs in eager.*coroutines are not captured"):
+        fast(x).close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fast(-x).close()
+    assert (fast.stats.eager_calls, fast.stats.compiles) == (2, 0)
 
 
 def test_an_exception_of_the_user_s_code_is_the_user_s():

@@ -134,8 +134,8 @@ def override(**changes: Any) -> Iterator[Settings]:
         _OVERRIDE.reset(token)
 
 
-def _option(default: Any, meaning: str, choices: tuple[str, ...] = (), least: int = 0) -> Any:
-    return field(default=default, metadata={"meaning": meaning, "choices": choices, "least": least})
+def _option(default: Any, meaning: str, least: int = 0) -> Any:
+    return field(default=default, metadata={"meaning": meaning, "least": least})
 
 
 @dataclass(frozen=True)
@@ -145,9 +145,6 @@ class Options:
     library: bool = _option(True, "whether a library call (torch.mm, oneDNN) may stand where it is faster than own code")
     freeze: bool = _option(False, "whether parameters may be taken never to change")
     recompile_limit: int = _option(16, "entries kept for one function; calls that fit none then run in eager", least=1)
-    capture: str = _option(
-        "record", "how Python is captured: by running it once, or by its bytecode", choices=("record", "bytecode")
-    )
     cpu: str | None = _option(None, "instruction set to compile for instead of this machine's: x86-64-v4, x86-64-v3, aarch64")
 
     @staticmethod
@@ -166,11 +163,9 @@ class Options:
 
 
 def _check(f: dataclasses.Field[Any], value: object) -> None:
-    """Raise OptionError unless the value suits the option: its default's type, its choices, its least value."""
-    choices, least = f.metadata["choices"], f.metadata["least"]
-    if choices:
-        fits, expected = value in choices, " or ".join(map(repr, choices))
-    elif isinstance(f.default, bool):
+    """Raise OptionError unless the value suits the option: its default's type, its least value."""
+    least = f.metadata["least"]
+    if isinstance(f.default, bool):
         fits, expected = isinstance(value, bool), "True or False"
     elif isinstance(f.default, int):
         fits, expected = (

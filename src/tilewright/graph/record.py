@@ -10,7 +10,6 @@ the ATen calls that all others come down to, below autograd and autocast.
 from __future__ import annotations
 
 import enum
-import functools
 import gc
 import types
 import weakref
@@ -30,7 +29,7 @@ from .ir import Alias, Graph, Output
 from .recorder import ArgSource, ConstantSource, ParameterSource, Recorder, Source, TracerWarning, recording, refuse
 from .strides import contiguous
 from .torch_private import TreeSpec
-from .untouched import Watch, root_modules, tensor_places
+from .untouched import Watch, root_modules
 
 __all__ = [
     "ArgSource", "ConstantSource", "OutSpec", "ParameterSource", "Recorded", "Recorder", "Source", "TracerWarning", "record",
@@ -74,17 +73,16 @@ class _Constant:
 class Recorded:
     """One recording.
 
-    `inputs`: where each graph input is found. `requires_grad`: whether eager's result would, an output each. `same`: further
-    arguments that were the very object of an input: (source, input). `identities`: outputs that are an input object itself, not
-    a view of it. `out_spec` rebuilds the result from the graph's outputs; some outputs may be no part of it (they hold memory
-    that others share, or keep a random draw). An alias's offset counts from the first element of the tensor that it names.
+    `inputs`: where each graph input is found. `requires_grad`: whether eager's result would, an output each.
+    `identities`: outputs that are an input object itself, not a view of it. `out_spec` rebuilds the result from the graph's
+    outputs; some outputs may be no part of it (they hold memory that others share, or keep a random draw). An alias's offset
+    counts from the first element of the tensor that it names.
     """
 
     graph: Graph
     inputs: tuple[Source, ...]
     out_spec: OutSpec
     requires_grad: tuple[bool, ...]
-    same: tuple[tuple[ArgSource, int], ...] = ()
     identities: frozenset[int] = field(default_factory=frozenset)
 
     @property
@@ -92,48 +90,25 @@ class Recorded:
         """Makes the result of the list of outputs; None where it is the first output itself."""
         return None if self.out_spec.is_single else self.out_spec
 
-    def flatten_result(self, result: Any) -> list[Any]:
-        """The tensors of a result of the same form, in the order of the graph's outputs."""
-        outputs = [torch.empty(0)] * len(self.graph.outputs)
-        for leaf, place in zip(private.tree_flatten(result)[0], self.out_spec.leaves):
-            if type(place) is int:
-                outputs[place] = leaf
-        return outputs
-
-    def fill_arguments(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Callable[[dict[Any, torch.Tensor]], tuple[tuple[Any, ...], dict[str, Any]]]:
-        """A function that gives the call's arguments again with other tensors, by their `ArgSource`."""
-        with_paths, tree = private.tree_flatten_with_path((args, kwargs))
-        sources = [ArgSource(_path(path)) for path, _ in with_paths]
-        twice = {source: self.inputs[i] for source, i in self.same}
-        leaves = [leaf for _, leaf in with_paths]
-
-        def fill(tensors: dict[Any, torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-            return private.tree_unflatten([tensors.get(twice.get(s, s), leaf) for s, leaf in zip(sources, leaves)], tree)
-
-        return fill
 
 
 def record(
     fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, module: nn.Module | None = None,
-    *, concrete: bool = False, freeze: bool = False,
+    *, concrete: bool = False,
 ) -> Recorded:  # fmt: skip
     """Run `fn(*args, **kwargs)` on fakes.
 
     `module` owns the parameters, beside those of `fn` itself and of modules that it is bound to, closes over, names or is given.
     With `concrete`, a tensor that becomes a Python value gets the value that the example arguments give, with a
-    `TracerWarning`. With `freeze`, parameters are taken never to change, so that those without a version counter may be packed
-    too. Raises RecordError (or UnsupportedTensor) where the program cannot be recorded, and whatever the program
+    `TracerWarning`. Raises RecordError (or UnsupportedTensor) where the program cannot be recorded, and whatever the program
     itself raises.
     """
     with_paths, tree = private.tree_flatten_with_path((args, kwargs or {}))
     given = [*args, *(kwargs or {}).values(), *(v for _, v in with_paths)]
     roots = root_modules(fn, module, given)
     watch = Watch(fn, [m for _, m in roots], given)
-    locate = functools.partial(tensor_places, fn, [m for _, m in roots], given)
-    recorder = Recorder(_parameters(roots), concrete=concrete, freeze=freeze, locate=locate)
-    same, leaves = _arguments(recorder, with_paths)
+    recorder = Recorder(_parameters(roots), concrete=concrete)
+    leaves = _arguments(recorder, with_paths)
     fake_args, fake_kwargs = private.tree_unflatten(leaves, tree)
     watch.arguments([*fake_args, *fake_kwargs.values()])
     del leaves
@@ -156,7 +131,7 @@ def record(
         refuse(
             _named(fn), f"it changes {changed}", "keep state out of the compiled function, or in tensors that it writes in place"
         )
-    recorded = _finish(recorder, result, tuple(same))
+    recorded = _finish(recorder, result)
     del result
     _check_nothing_kept(recorder, fn)
     return recorded
@@ -203,9 +178,9 @@ def _path(path: Any) -> tuple[Any, ...]:
     return tuple(private.path_step(key) for key in path[1:])
 
 
-def _arguments(recorder: Recorder, with_paths: Any) -> tuple[list[tuple[ArgSource, int]], list[Any]]:
+def _arguments(recorder: Recorder, with_paths: Any) -> list[Any]:
     """Fakes for the argument tensors; an object passed twice is one input."""
-    same, leaves = [], []
+    leaves = []
     for path, leaf in with_paths:
         if isinstance(leaf, torch.Tensor):
             source = ArgSource(_path(path))
@@ -214,18 +189,15 @@ def _arguments(recorder: Recorder, with_paths: Any) -> tuple[list[tuple[ArgSourc
             known = recorder.known(leaf)
             if known is None:
                 known = recorder.input(leaf, source)
-            else:
-                assert known.memory.source is not None
-                same.append((source, known.memory.source))
             leaf = known
         leaves.append(leaf)
-    return same, leaves
+    return leaves
 
 
 # --- the result -------------------------------------------------------------------------------------------------------
 
 
-def _finish(recorder: Recorder, result: Any, same: tuple[tuple[ArgSource, int], ...]) -> Recorded:
+def _finish(recorder: Recorder, result: Any) -> Recorded:
     leaves, tree = private.tree_flatten(result)
     fakes: dict[int, Fake] = {}
     for leaf in leaves:
@@ -261,7 +233,7 @@ def _finish(recorder: Recorder, result: Any, same: tuple[tuple[ArgSource, int], 
     )  # fmt: skip
     places = tuple(numbers[id(fakes[id(v)])] if id(v) in fakes else _Constant(v) for v in leaves)
     grads = tuple(tracked.get(i, False) for i in range(len(outputs)))
-    return Recorded(graph, tuple(recorder.sources), OutSpec(tree, places), grads, same, frozenset(identities))
+    return Recorded(graph, tuple(recorder.sources), OutSpec(tree, places), grads, frozenset(identities))
 
 
 def _is_constant(leaf: Any) -> bool:

@@ -9,10 +9,9 @@ import contextlib
 import os
 import sys
 import threading
-import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -60,8 +59,6 @@ class ConstantSource:
     """
 
     tensor: torch.Tensor
-    holder: dict[str, Any] | types.CellType | None = None
-    key: str = ""
 
 
 Source = ArgSource | ParameterSource | ConstantSource
@@ -134,8 +131,6 @@ class Recorder:
     masks: dict[Node, str] = field(default_factory=dict)  # attention masks that depend on nothing: what they are
     refusal: TilewrightError | None = None
     born: list[weakref.ref[Fake]] = field(default_factory=list)  # every fake
-    locate: Callable[[], dict[int, tuple[Any, str]]] = dict  # where the tensors lie that a function can reach at once
-    _places: dict[int, tuple[Any, str]] | None = None
     _fakes: dict[int, Fake] = field(default_factory=dict)
     _values: dict[Node, Any] = field(default_factory=dict)
 
@@ -145,14 +140,8 @@ class Recorder:
         """The fake that stands for a real tensor: an input of the graph, the same for the same object."""
         found = self._fakes.get(id(tensor))
         if found is None:
-            found = self.input(tensor, self.names.get(id(tensor)) or self._constant(tensor))
+            found = self.input(tensor, self.names.get(id(tensor)) or ConstantSource(tensor))
         return found
-
-    def _constant(self, tensor: torch.Tensor) -> ConstantSource:
-        if self._places is None:
-            self._places = self.locate()
-        holder, key = self._places.get(id(tensor), (None, ""))
-        return ConstantSource(tensor, holder, key)
 
     def is_input(self, fake: Fake) -> bool:
         """Whether it is the input itself, not a view of it."""

@@ -140,6 +140,11 @@ def only_cpu_devices() -> bool:
     return all(isinstance(m, DeviceContext) and torch.device(m.device).type == "cpu" for m in modes)
 
 
+def turns_gradients_on(function: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a call, as a function mode sees it, turns the recording of gradients on."""
+    return function is torch._C._set_grad_enabled and bool(args[0])
+
+
 def is_plain_call() -> bool:
     """Whether `plain_calls` hold, and tensors have no tangents."""
     return all(query() == answer for query, answer in plain_calls()) and forward_ad._current_level < 0

@@ -144,25 +144,6 @@ def root_modules(fn: Callable[..., Any], module: nn.Module | None, arguments: It
     return list(found.values())
 
 
-def tensor_places(fn: Callable[..., Any], modules: Iterable[nn.Module], arguments: Iterable[Any]) -> dict[int, tuple[Any, str]]:
-    """By identity: (holder, key) of the tensors in cells, named globals, and attributes of modules, arguments and `self`."""
-    found: dict[int, tuple[Any, str]] = {}
-    plain, bound = getattr(fn, "__func__", fn), getattr(fn, "__self__", None)
-    for value in (*(m for root in modules for m in root.modules()), *arguments, bound):
-        attributes = getattr(value, "__dict__", None)
-        if type(attributes) is dict and not isinstance(value, type | types.ModuleType | types.FunctionType):
-            for key, held in attributes.items():
-                if isinstance(held, torch.Tensor):
-                    found.setdefault(id(held), (attributes, key))
-    if isinstance(plain, types.FunctionType):
-        for name, cell in zip(plain.__code__.co_freevars, plain.__closure__ or ()):
-            found.setdefault(id(_contents(cell)), (cell, name))
-        for name in plain.__code__.co_names:
-            if name in plain.__globals__:
-                found.setdefault(id(plain.__globals__[name]), (plain.__globals__, name))
-    return found
-
-
 def _contents(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents

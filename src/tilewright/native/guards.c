@@ -322,10 +322,23 @@ static PyObject *kept(PyObject *o, PyObject *name) {
     return held ? value : NULL;
 }
 
+/* An OrderedDict keeps an order of its own, which only its iterator tells. */
+static int ordered_keys_hold(PyObject *o, PyObject *keys) {
+    PyObject *iterator = PyObject_GetIter(o), *key;
+    int holds = iterator ? 1 : -1;
+    for (Py_ssize_t n = 0; holds > 0 && (key = PyIter_Next(iterator)); n++) {
+        holds = n < PyTuple_GET_SIZE(keys) ? equal(key, PyTuple_GET_ITEM(keys, n)) : 0;
+        Py_DECREF(key);
+    }
+    Py_XDECREF(iterator);
+    return PyErr_Occurred() ? -1 : holds;
+}
+
 static int keys_hold(PyObject *o, PyObject *keys) {
     PyObject *key, *value;
     Py_ssize_t at = 0, n = 0;
     if (!PyDict_Check(o) || PyDict_GET_SIZE(o) != PyTuple_GET_SIZE(keys)) return 0;
+    if (PyODict_CheckExact(o)) return ordered_keys_hold(o, keys);
     while (PyDict_Next(o, &at, &key, &value)) {
         int holds = equal(key, PyTuple_GET_ITEM(keys, n++));
         if (holds <= 0) return holds;

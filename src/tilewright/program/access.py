@@ -7,6 +7,7 @@ there. Python-level hooks (properties, descriptors, `__getattr__`, operators) ar
 
 from __future__ import annotations
 
+import collections
 import functools
 import operator
 import types
@@ -111,8 +112,21 @@ def bind(cx: Capture, found: Any, o: Any, cls: type, name: str) -> Any:
     if type(getter) is types.FunctionType:
         return cx.call(getter, [found, o, cls], {})
     if getter is not None:
-        return found.__get__(o, cls)
+        return _native_get(cx, found, o, cls, name)
     return cx.outside.see(found) if cx.is_new(cls) else cx.outside.read_constant(found, f"{cls.__name__}.{name}")
+
+
+_TupleGetter = type(collections.namedtuple("_", "x").x)  # type: ignore[attr-defined, misc]
+
+
+def _native_get(cx: Capture, found: Any, o: Any, cls: type, name: str) -> Any:
+    """What a descriptor without Python code gives."""
+    if type(found) is _TupleGetter and o is not None:
+        return get_item(cx, o, found.__reduce__()[1][0])
+    value = found.__get__(o, cls)
+    if id(o) in cx.outside.known and not (is_atom(value) or callable(value)):
+        raise Break("object", f"{cls.__name__}.{name}")
+    return value
 
 
 def _missing_attribute(cx: Capture, o: Any, name: str, known: Any) -> Any:

@@ -14,6 +14,7 @@ import logging
 import math
 import operator
 import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -56,6 +57,8 @@ def call(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return call(cx, f.fn, args, kwargs)  # type: ignore[attr-defined]
     if isinstance(f, functools._lru_cache_wrapper):
         return call(cx, f.__wrapped__, args, kwargs)
+    if kind is weakref.ref:
+        return cx.outside.read_constant(f(), "what a weak reference refers to")
     method = look_up(kind, "__call__")
     if type(method) is types.FunctionType:
         return call(cx, access.get_attribute(cx, f, "__call__"), args, kwargs)
@@ -68,9 +71,14 @@ def call(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 def _call_partial(cx: Capture, f: functools.partial[Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
     held, named = list(f.args), dict(f.keywords)
-    if id(f) in cx.outside.known:
-        held = [cx.outside.read_constant(v, "an argument of a partial") for v in held]
-        named = {k: cx.outside.read_constant(v, k) for k, v in named.items()}
+    known = cx.outside.known.get(id(f))
+    if known is not None:
+        for part in ("func", "args", "keywords"):
+            slot = cx.rows.derive("attr", known.slot, part, why=f"{known.name}.{part} is gone")
+            value = getattr(f, part)
+            cx.outside.read(value, slot, f"{known.name}.{part}", known.argument)
+            cx.outside.expand(value)
+    held, named = [cx.outside.see(v) for v in held], {k: cx.outside.see(v) for k, v in named.items()}
     return call(cx, f.func, [*held, *args], {**named, **kwargs})
 
 
@@ -124,6 +132,11 @@ def _call_module(cx: Capture, module: nn.Module, args: list[Any], kwargs: dict[s
         return call(cx, compiled.__get__(module, cls).fn, args, kwargs)
     if cls.__call__ is not nn.Module.__call__:
         return call(cx, access.get_attribute(cx, module, "__call__"), args, kwargs)
+    return call_plainly(cx, module, args, kwargs)
+
+
+def call_plainly(cx: Capture, module: nn.Module, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """As `nn.Module.__call__`."""
     if not has_hooks(cx, module):
         return call(cx, access.get_attribute(cx, module, "forward"), args, kwargs)
     return call(cx, access.get_attribute(cx, module, "_call_impl"), args, kwargs)
@@ -137,8 +150,9 @@ def has_hooks(cx: Capture, module: nn.Module) -> bool:
         cx.global_hooks_read = True
         table = vars(torch.nn.modules.module)
         for name in _GLOBAL_HOOKS:
-            hooks = cx.outside.global_(table, name)
-            cx.outside.length(cx.outside.known[id(hooks)])
+            hooks, why = table[name], "hooks of all modules changed"
+            slot = cx.rows.derive("get", cx.rows.derive("const", table, why=why), name, why=why)
+            cx.rows.test("len", slot, len(hooks), why=why)
             cx.global_hooks = cx.global_hooks or bool(hooks)
     for name in _HOOKS:
         hooks = module.__dict__[name]

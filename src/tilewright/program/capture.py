@@ -8,6 +8,7 @@ the end, the effects. Leaves no trace: what the program changed is put back. Mus
 from __future__ import annotations
 
 import contextlib
+import threading
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from . import access, calls, instructions, instructions_calls, meanings
 from .breaks import Break
 from .effects import Effects
 from .frames import GENERATOR, RETURN, STOP, YIELD, Frame
-from .guards import _modes as modes
+from .guards import modes
 from .opcodes import UNSET, decode
 from .outside import CONTAINERS, Outside
 from .sources import MISSING, Rows, is_atom, look_up
@@ -62,14 +63,15 @@ class _DispatchLevel(private.DispatchMode):
 
 
 class _FunctionLevel(private.TorchFunctionMode):
-    def __init__(self, recorder: Recorder, tape: Tape | None) -> None:
+    def __init__(self, cx: Capture) -> None:
         super().__init__()
-        self.recorder = recorder
-        self.tape = tape
+        self.cx = cx
+        self.recorder = cx.recorder
+        self.tape = cx.tape
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self.tape is None:
-            return functions.call(self.recorder, func, args, kwargs or {})
+        if private.turns_gradients_on(func, args):
+            self.cx.gradients = self.cx.rows.check_grad = True
         entry = self.tape.before(func, args, kwargs or {})
         result = functions.call(self.recorder, func, args, kwargs or {})
         self.tape.after(entry, result)
@@ -169,7 +171,8 @@ class Capture:
         self.effects = Effects()
         self.rows = Rows(nargs, kwnames, torch.is_grad_enabled())
         self.outside = Outside(self.recorder, self.rows, self.effects, varying)
-        self.tape = Tape() if torch.is_grad_enabled() else None
+        self.tape = Tape()
+        self.gradients = torch.is_grad_enabled()  # whether they are recorded anywhere in the program
         self.stop = stop
         self.handlers = HANDLERS
         self.functions = meanings.functions()
@@ -180,10 +183,14 @@ class Capture:
         self.global_hooks_read = self.global_hooks = False
         self.new_objects = _NewObjects()
         self.new_classes: set[type] = set()
+        self.functions_read: set[int] = set()  # slots of functions whose code is guarded
         self.jumps = 0
         self._globals: dict[tuple[int, str], Any] = {}
         for query, argument, expected in modes():
             self.rows.test("state", query, argument, expected, why=f"torch's {query.__name__} is no longer {expected}")
+        holder, key = private.tangent_level()
+        slot = self.rows.derive("get", self.rows.derive("const", holder, why="tangents"), key, why="tangents")
+        self.rows.test("eq", slot, -1, why="tensors have tangents")
 
     # --- asked by frames, access and calls ---
 
@@ -225,10 +232,27 @@ class Capture:
             slots[code.cells + n] = cell
         return slots
 
-    def _default(self, f: types.FunctionType) -> Callable[[Any], Any]:
+    def _default(self, f: types.FunctionType) -> Callable[[Any, str | None], Any]:
+        """How a default is read: (its value, its name where it is one of `__kwdefaults__`)."""
         if self.new_objects.has(f):
-            return lambda v: v
-        return lambda v: self.outside.read_constant(v, f"a default of {f.__qualname__}")
+            return lambda v, key: v
+        what = f.__qualname__
+        if is_trusted_module(f.__module__ or ""):
+            return lambda v, key: self.outside.read_constant(v, f"a default of {what}")
+        known = self.outside.constant(f, what)
+        if known.slot not in self.functions_read:
+            self.functions_read.add(known.slot)
+            self.rows.test("code", known.slot, f.__code__, why=f"the code of {what} is another")
+            for part in ("__defaults__", "__kwdefaults__"):
+                slot = self.rows.derive("attr", known.slot, part, why=f"{what} has no {part}")
+                self.rows.test("is", slot, getattr(f, part), why=f"{what}.{part} is another")
+
+        def read(value: Any, key: str | None) -> Any:
+            if key is None:
+                return self.outside.read_constant(value, f"a default of {what}")
+            return self.outside.entry(self.outside.constant(f.__kwdefaults__, f"{what}.__kwdefaults__"), key)
+
+        return read
 
     def class_lookup(self, cls: type, name: str) -> Any:
         """What the class holds under a name, guarded; MISSING where nothing."""
@@ -370,15 +394,15 @@ class Capture:
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
         self.recorder.mode = _DispatchLevel(self.recorder)
-        with private.compiling(), recording(self.recorder), self.recorder.mode, _FunctionLevel(self.recorder, self.tape):
+        with private.compiling(), recording(self.recorder), self.recorder.mode, _FunctionLevel(self):
             yield
 
     def run(self, start: Callable[[Capture], Frame]) -> Captured:
         """Interpret the frame that `start` makes. Raises Break, UserError."""
         before = _states()
-        rng = torch.get_rng_state()
+        rng = _RandomState()
         try:
-            with self.recording():
+            with private.watching_reseeds(), self.recording():
                 frame = start(self)
                 try:
                     end = frame.run()
@@ -388,7 +412,7 @@ class Capture:
                     raise Break("coroutine", "a generator function is compiled")
             after = _states()
             self.effects.journal = self.effects.settled()
-            if not torch.equal(rng, torch.get_rng_state()):
+            if rng.restore():
                 raise Break("random", "torch's random state changed")
             if self.recorder.refusal is not None:
                 raise Break("operation", self.recorder.refusal.message, self.recorder.refusal.at)
@@ -396,7 +420,7 @@ class Capture:
             self.effects.restore()
             for setter, operands in before:
                 setter(*operands)
-            torch.set_rng_state(rng)
+            rng.restore()
         changed = [a for a, b in zip(after, before) if a != b]
         return Captured(self, frame, end, changed)
 
@@ -414,6 +438,21 @@ class _NewObjects:
         return id(o) in self._held
 
 
+class _RandomState:
+    """torch's random state as it was: put back where this thread set it, or no other could have drawn from it."""
+
+    def __init__(self) -> None:
+        self._reseeds, self._threads, self._drawn = private.reseeds(), threading.active_count(), torch.get_rng_state()
+
+    def restore(self) -> bool:
+        """Whether there was something to put back."""
+        alone = max(self._threads, threading.active_count()) == 1
+        if private.reseeds() == self._reseeds and not (alone and not torch.equal(torch.get_rng_state(), self._drawn)):
+            return False
+        torch.set_rng_state(self._drawn)
+        return True
+
+
 def _states() -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
     """torch's modes: how each is set to what it is now."""
     return [
@@ -425,7 +464,9 @@ def _states() -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
     ]
 
 
-def _bind(f: types.FunctionType, args: list[Any], kwargs: dict[str, Any], default: Callable[[Any], Any]) -> list[Any]:
+def _bind(
+    f: types.FunctionType, args: list[Any], kwargs: dict[str, Any], default: Callable[[Any, str | None], Any]
+) -> list[Any]:
     """Values of the parameters, in their slots. Raises TypeError as a call does."""
     code = f.__code__
     n, total = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
@@ -446,9 +487,9 @@ def _bind(f: types.FunctionType, args: list[Any], kwargs: dict[str, Any], defaul
         if slots[i] is UNSET:
             j = i - (n - len(defaults))
             if i < n and j >= 0:
-                slots[i] = default(defaults[j])
+                slots[i] = default(defaults[j], None)
             elif i >= n and names[i] in (f.__kwdefaults__ or {}):
-                slots[i] = default(f.__kwdefaults__[names[i]])  # type: ignore[index]
+                slots[i] = default(f.__kwdefaults__[names[i]], names[i])  # type: ignore[index]
             else:
                 raise TypeError(f"{f.__qualname__}() missing required argument: {names[i]!r}")
     if code.co_flags & 4:

@@ -1,9 +1,9 @@
-"""What `tw.compile` returns: a callable that records, guards and runs.
+"""What `tw.compile` returns: a callable that captures, guards and runs.
 
-In: a callable and a `build` that turns a recording into an executable. Out: `CompiledFunction`, or for a module a
+In: a callable and a `build` that turns a captured graph into an executable. Out: `CompiledFunction`, or for a module a
 `CompiledModule` that is the module in every other respect. Must not know how a graph becomes code.
 
-A call goes to the native dispatcher. Where no entry's guards hold it records anew; what cannot be recorded or compiled
+A call goes to the native dispatcher. Where no entry's guards hold it is captured anew; what cannot be captured or compiled
 runs in eager, with one warning that says why.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import threading
 import types
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -23,11 +23,11 @@ from .. import native
 from ..base import config, errors, log
 from ..graph import torch_private as private
 from ..graph.ir import Graph
-from ..graph.record import Recorded, record
 from ..graph.recorder import is_recording
-from . import eager_backward, guards, start, units
+from . import guards, start, units
 from .breaks import Break, error_of
 from .capture import UserError
+from .sources import is_atom
 
 Rebuild: TypeAlias = Callable[[list[Any]], Any]
 
@@ -120,20 +120,6 @@ class CompiledFunction(native.Dispatcher):
 
     @property
     def stats(self) -> Stats:
-        if self.options.capture == "bytecode":
-            return self._pieces()
-        last = self.last.data if self.last is not None else None
-        seconds = {stage: round(s, 6) for stage, s in self._counts.seconds.items()}
-        common = (len(self.entries), 0)
-        eager = (self._counts.eager_calls, self._counts.eager_backwards)
-        if last is None:
-            return Stats(*common, 0, 0, 0, *eager, seconds=seconds)
-        x = last.executable
-        packed = sum(e.data.executable.packed_bytes for e in self.entries)
-        return Stats(*common, x.kernels, x.library_calls, x.opaque_calls, *eager, x.arena_bytes, packed, seconds)
-
-    def _pieces(self) -> Stats:
-        """The counts of all pieces of a program that graph breaks cut."""
         program, last = self.program, self.last
         children = [c.stats for c in {id(c): c for c in program.children.values()}.values()]
         pieces = [] if last is None else [last.data]
@@ -226,55 +212,15 @@ class CompiledFunction(native.Dispatcher):
         return self.fn(*args, **kwargs)
 
     def new_entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> native.Entry:
-        """Compile for these arguments, without a call. Raises TilewrightError where that is impossible."""
+        """Compile for these arguments, without a call. Raises TilewrightError where that is impossible, UserError where
+        the program itself raises."""
         _explain_recompile(self, args, kwargs)
-        if self.options.capture == "bytecode":
-            return self._captured_entry(args, kwargs)
-        stages = log.Stages()
-        with stages.stage("record"):
-            module = self.fn if isinstance(self.fn, nn.Module) else None
-            recorded = record(self.fn, args, kwargs, module=module, freeze=self.options.freeze)
-        executable = self._build(recorded.graph, self.options, stages)
-        with stages.stage("guards"):
-            table = guards.guard_table(self.fn, recorded, args, kwargs)
-            held = Held(executable, table)
-            if any(recorded.requires_grad):
-                if not torch.is_grad_enabled():
-                    raise errors.RecordError(what=_name(self.fn), reason="it turns gradients on, which are off at the call")
-                entry = self._with_gradients(recorded, held, args, kwargs)
-            else:
-                entry = executable.entry(table, recorded.rebuild, held, recorded.identities)
-        for stage, seconds in stages.seconds.items():
-            self._counts.seconds[stage] = self._counts.seconds.get(stage, 0.0) + seconds
-        return entry
-
-    def _captured_entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> native.Entry:
-        """As `new_entry`, by interpreting bytecode. Raises UserError where the program itself raises."""
         try:
             freeze, varying = self.options.freeze, self.program.learn(self.entries, args, kwargs)
             capture = lambda stop: start.capture_call(self.fn, args, kwargs, stop, freeze, varying)  # noqa: E731
             return units.compile_entry(self.program, capture)
         except Break as b:
             raise error_of(b) from None
-
-    def _with_gradients(self, recorded: Recorded, held: Held, args: tuple[Any, ...], kwargs: dict[str, Any]) -> native.Entry:
-        """An entry whose outputs carry gradients, found by re-running `fn` eagerly in backward."""
-        graph, table, fn = recorded.graph, held.table, self.fn
-        if graph.effects or any(o.alias for o in graph.outputs):
-            raise errors.RecordError(
-                what=_name(fn), reason="it returns or writes into a view of an input while gradients are recorded"
-            )
-        fill = recorded.fill_arguments(args, kwargs)
-
-        def eager(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-            new_args, new_kwargs = fill(dict(zip(recorded.inputs, tensors, strict=True)))
-            return recorded.flatten_result(fn(*new_args, **new_kwargs))
-
-        rerun = eager_backward.Rerun(held.executable.forward().run, eager, recorded.requires_grad, self._count_backward)
-        runner = lambda inputs, folded: eager_backward.run(rerun, inputs)  # noqa: E731
-        return native.Entry(
-            table.nargs, table.kwnames, table.rows, table.inputs, [], recorded.rebuild, runner, held, 0, 0, 0, 0, 0, 0, [], []
-        )
 
     def _count_backward(self) -> None:
         self._counts.eager_backwards += 1
@@ -346,7 +292,7 @@ def _signature(args: tuple[Any, ...], kwargs: dict[str, Any], fn: Any) -> Any:
             return type(v), tuple(map(one, v))
         if isinstance(v, dict):
             return type(v), tuple((k, one(x)) for k, x in v.items())
-        return type(v), v if isinstance(v, guards.PLAIN) else id(v)
+        return type(v), v if is_atom(v) else id(v)
 
     return one(args), one(kwargs), torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), getattr(fn, "training", None)
 

@@ -29,7 +29,8 @@ class Rerun:
 
 def run(rerun: Rerun, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The outputs of `rerun.forward(*tensors)`, with gradients."""
-    return list(_Rerun.apply(rerun, *tensors))
+    with torch.enable_grad():  # the program may turn gradients on itself
+        return list(_Rerun.apply(rerun, *tensors))
 
 
 class _Rerun(torch.autograd.Function):

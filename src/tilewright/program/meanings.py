@@ -20,7 +20,7 @@ from torch import nn
 from ..graph.fake import Fake
 from . import access
 from .breaks import Break
-from .calls import call, iterable
+from .calls import call, call_plainly, iterable
 from .outside import CONTAINERS
 from .sources import MISSING, is_atom
 from .trust import is_opaque, is_python_class
@@ -39,7 +39,7 @@ def functions() -> dict[Any, Callable[..., Any]]:
         hasattr: _hasattr, iter: _iter, next: _next, bool: lambda cx, v=False: access.truth(cx, v), print: _print, repr: _repr,
         str: _str, format: lambda cx, v, spec="": format(cx.text(v), spec), vars: _vars, object.__new__: _new,
         object.__setattr__: access.plain_set_attribute, object.__getattribute__: access.plain_attribute,
-        object.__delattr__: access.delete_attribute, nn.Module.__call__: lambda cx, m, *a, **k: call(cx, m, list(a), k),
+        object.__delattr__: access.delete_attribute, nn.Module.__call__: lambda cx, m, *a, **k: call_plainly(cx, m, list(a), k),
         warnings.warn: _warn, sys.exc_info: _exc_info, functools.partial: lambda cx, *a, **k: functools.partial(*a, **k),
         property: lambda cx, *a, **k: property(*a, **k), classmethod: lambda cx, f: classmethod(f), staticmethod: lambda cx,
         f: staticmethod(f),

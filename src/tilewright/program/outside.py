@@ -74,7 +74,13 @@ class Outside:
                 what = f"{name}.{part}"
                 self.read(getattr(value, part), self.rows.derive("attr", slot, part, why=f"{what} is gone"), what, argument)
             self._note(value, slot, name, False, argument)
+        elif argument and type(value) is types.CellType:
+            self.rows.test("type", slot, types.CellType, why=f"{name} is no cell")
+            self._note(value, slot, name, False, argument)
         elif isinstance(value, PINNED):
+            owner = getattr(value, "__self__", None) if isinstance(value, types.BuiltinFunctionType) else None
+            if owner is not None and not isinstance(owner, type | types.ModuleType):
+                self.constant(owner, f"{name}.__self__")
             self.rows.test("is", slot, value, why=f"{name} is another object")
             self._note(value, slot, name, True, argument)
         elif type(value) in CONTAINERS or (argument and is_python_class(type(value))) or isinstance(value, tuple):

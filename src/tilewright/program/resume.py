@@ -60,13 +60,26 @@ class Iter:
         return made
 
 
-Form = Whole | Nothing | Iter
+@dataclass(frozen=True)
+class Method:
+    """A bound method without Python code passes as the object it is bound to."""
+
+    name: str
+    width = 1
+
+    def make(self, values: list[Any]) -> Any:
+        return getattr(values[0], self.name)
+
+
+Form = Whole | Nothing | Iter | Method
 
 
 def form_of(v: Any, iterators: tuple[type, ...]) -> tuple[Form, list[Any]]:
     """How a stack value passes, and the values that pass."""
     if v is NULL:
         return Nothing(), []
+    if isinstance(v, types.BuiltinFunctionType) and not isinstance(v.__self__, types.ModuleType | type | None):
+        return Method(v.__name__), [v.__self__]
     if not isinstance(v, iterators):
         return Whole(), [v]
     function, operands, *state = v.__reduce__()

@@ -77,8 +77,9 @@ class Rows:
         self.reasons.append(why)
 
     def tensor(self, slot: int, t: torch.Tensor, index: int, what: str) -> None:
-        grad = t.requires_grad if self.check_grad else None
-        meta = (type(t), index, *dlpack_dtype(t.dtype), *dlpack_device(t.device), grad, tuple(t.shape), t.stride())
+        meta = (
+            type(t), index, *dlpack_dtype(t.dtype), *dlpack_device(t.device), t.requires_grad, tuple(t.shape), t.stride()
+        )  # fmt: skip
         self.test("tensor", slot, meta, why=f"{what}: its type, dtype, shape, strides or device changed")
 
     def looked_up(self, cls: type, name: str, found: Any) -> None:
@@ -91,7 +92,14 @@ class Rows:
             pairs = tuple((n,) if v is MISSING else (n, v) for n, v in names.items())
             self.test("class", cls, pairs, why=f"the class {cls.__qualname__} was edited")
         self.classes = {}
-        return GuardTable(self.nargs, self.kwnames, self.rows, self.reasons, inputs)
+        rows = self.rows if self.check_grad else [_without_grad(r) if r[0] == "tensor" else r for r in self.rows]
+        return GuardTable(self.nargs, self.kwnames, rows, self.reasons, inputs)
+
+
+def _without_grad(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A tensor's row for a program that never asks whether it requires grad."""
+    kind, slot, meta = row
+    return kind, slot, (*meta[:6], None, *meta[7:])
 
 
 class Missing:

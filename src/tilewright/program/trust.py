@@ -25,7 +25,9 @@ _INTERPRETED = tuple(
     _TORCH + p.replace("/", os.sep)
     for p in ("nn/modules/", "nn/utils/parametrize.py", "nn/utils/parametrizations.py", "utils/_contextlib.py")
 )
-_INTERPRETED_FUNCTIONS = ("autocast_decorator.<locals>.decorate_autocast",)
+_INTERPRETED_FUNCTIONS = (
+    "autocast_decorator.<locals>.decorate_autocast", "GraphModule.recompile.<locals>.call_wrapped", "_WrappedCall.__call__",
+)  # fmt: skip
 
 # Modules without Python code, or whose Python code is as good as that, that do nothing but compute on their arguments.
 _PURE_ROOTS = frozenset(
@@ -76,7 +78,8 @@ def is_torch_code(code: types.CodeType) -> bool:
 
 
 def is_own_code(code: types.CodeType) -> bool:
-    return code.co_filename.startswith(_OWN)
+    """This package's; what it makes of other programs' graphs (`interop`) is a program like any other."""
+    return code.co_filename.startswith(_OWN) and not code.co_filename.startswith(_OWN + "interop" + os.sep)
 
 
 def is_standard_code(code: types.CodeType) -> bool:

@@ -28,7 +28,7 @@ from .opcodes import decode
 from .outside import Outside
 from .rebuild import Rebuild
 from .resume import Place
-from .trust import runs_as_is
+from .trust import is_standard_code, runs_as_is
 
 
 class Nothing:
@@ -100,6 +100,7 @@ class Program:
             code = function.__code__
             if (
                 runs_as_is(code, function.__module__ or "")
+                or is_standard_code(code)
                 or code.co_flags & 0x2A0
                 or getattr(function, "_torchdynamo_disable", False)
             ):
@@ -262,9 +263,7 @@ class _Piece:
             held = Held(executable, table, not self._simple)
             run = None
             if gradients:
-                assert cx.tape is not None
-                # type: ignore[misc]
-                replay = cx.tape.replay([cx.recorder.known(t) for t in cx.recorder.tensors], f.holders, cx.recorder.known)
+                replay = cx.tape.replay([cx.recorder.known(t) for t in cx.recorder.tensors], f.holders, cx.recorder.known)  # type: ignore[misc]
                 rerun = eager_backward.Rerun(executable.forward().run, replay, f.requires_grad, self.program.on_backward)
                 run = lambda tensors: eager_backward.run(rerun, tensors)  # noqa: E731
             if self._simple:

@@ -122,7 +122,7 @@ def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Report:
     torch_link.connect()
     seen = _Build()
     name = type(function).__name__ if isinstance(function, nn.Module) else getattr(function, "__qualname__", repr(function))
-    compiled = CompiledFunction(function, seen, options, fullgraph=options.capture == "record")
+    compiled = CompiledFunction(function, seen, options, fullgraph=False)
     try:
         entry = compiled.new_entry(args, kwargs)
     except UserError as e:
@@ -301,20 +301,24 @@ def _input_lines(r: Report) -> list[str]:
 def _guard_lines(r: Report) -> list[str]:
     """Those on arguments and Python values one by one; of modes, the module tree and its tensors, only how many."""
     inner = {i.name for i in r.inputs if i.kind == InputKind.PARAMETER.value}
-    kinds: dict[str, list[str]] = {"modes": [], "module": [], "tensors": [], "": []}
+    kinds: dict[str, list[str]] = {"modes": [], "module": [], "tensors": [], "code": [], "": []}
     for g in r.guards:
         if g.startswith("torch's "):
             kinds["modes"].append(g)
-        elif g.split(":")[0] in inner:
+        elif g.split(":")[0].removeprefix("module.") in inner:
             kinds["tensors"].append(g)
+        elif g.startswith(("the class ", "the code of ")) or "__defaults__" in g or "__kwdefaults__" in g:
+            kinds["code"].append(g)
         else:
-            kinds["module" if g.startswith("module") else ""].append(g)
+            kinds["module" if g.startswith(("module", "hooks of")) else ""].append(g)
     lines = kinds[""]
     if kinds["modes"]:
         names = ", ".join(g.removeprefix("torch's ").split(" is ")[0] for g in kinds["modes"])
         lines.append(f"a mode of torch changed: {names}")
     if kinds["module"]:
         lines.append(f"the module tree changed: {len(kinds['module'])} flags, attributes, children and hooks")
+    if kinds["code"]:
+        lines.append(f"a class or function was edited: {len(kinds['code'])} of them")
     if kinds["tensors"]:
         lines.append(f"metadata of a parameter or buffer changed: {len(kinds['tensors'])} of them")
     return lines
