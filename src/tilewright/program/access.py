@@ -296,6 +296,9 @@ def delete_attribute(cx: Capture, o: Any, name: str) -> None:
     """`del o.name`."""
     cls = type(o)
     known = cx.outside.known.get(id(o))
+    if isinstance(o, type) and cx.is_new(o):
+        delattr(o, name)
+        return
     attributes = attributes_of(o) if not isinstance(o, type) else None
     if attributes is None or type(cls.__delattr__) is types.FunctionType or type(look_up(cls, name)) is property:
         raise Break("effect", f"{cls.__name__}.{name} is deleted")

@@ -37,6 +37,7 @@ REASONS: dict[str, Reason] = {
     "long": Reason("too many instructions are executed", "compile the loop's body instead of the loop"),
     "random": Reason("Python or NumPy draws random numbers", "draw them outside and pass them"),
     "rebuild": Reason("a Python object that is alive here cannot be made anew", "avoid it across the call that breaks the graph"),
+    "import": Reason("a module is imported for the first time; the next call is compiled", "import it at the top of the file"),
     "disabled": Reason("the function was marked to stay uncompiled", ""),
 }
 

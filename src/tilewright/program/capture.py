@@ -25,10 +25,11 @@ from ..graph.fake import Fake
 from ..graph.ir import Graph, Output
 from ..graph.recorder import Recorder, recording
 from ..graph.strides import contiguous
-from . import access, calls, instructions, instructions_calls, meanings
+from . import access, calls, instructions, instructions_calls, instructions_flow, meanings
 from .breaks import Break
 from .effects import Effects
-from .frames import GENERATOR, RETURN, STOP, YIELD, Frame
+from .frames import GENERATOR, RETURN, STOP, Frame
+from .generators import Generator
 from .guards import modes
 from .opcodes import UNSET, decode
 from .outside import CONTAINERS, Outside
@@ -41,7 +42,7 @@ DEEPEST = 60
 MOST_JUMPS = 200_000
 
 
-HANDLERS = {**instructions.HANDLERS, **instructions_calls.HANDLERS}
+HANDLERS = {**instructions.HANDLERS, **instructions_calls.HANDLERS, **instructions_flow.HANDLERS}
 
 
 class UserError(Exception):
@@ -76,68 +77,6 @@ class _FunctionLevel(private.TorchFunctionMode):
         result = functions.call(self.recorder, func, args, kwargs or {})
         self.tape.after(entry, result)
         return result
-
-
-class Generator:
-    """An interpreted generator: suspended, its frame waits here."""
-
-    def __init__(self, frame: Frame) -> None:
-        self.frame = frame
-        self.running = self.done = self.started = False
-
-    def __iter__(self) -> Generator:
-        return self
-
-    def __next__(self) -> Any:
-        return self.send(None)
-
-    def send(self, value: Any) -> Any:
-        if self.done:
-            raise StopIteration
-        self.frame.stack.append(value)
-        return self._resume(None)
-
-    def throw(self, kind: Any, value: Any = None, traceback: Any = None) -> Any:
-        error = (
-            value
-            if isinstance(value, BaseException)
-            else kind
-            if isinstance(kind, BaseException)
-            else kind(*(() if value is None else (value,)))
-        )
-        if self.done or not self.started:
-            self.done = True
-            raise error
-        return self._resume(error)
-
-    def close(self) -> None:
-        if self.done or not self.started:
-            self.done = True
-            return
-        try:
-            self._resume(_Exit())
-        except (_Exit, StopIteration):
-            return
-        raise RuntimeError("generator ignored GeneratorExit")
-
-    def _resume(self, error: BaseException | None) -> Any:
-        frame, self.started = self.frame, True
-        try:
-            if error is not None:
-                frame.at -= 1
-                frame.unwind(error)  # type: ignore[arg-type]
-            kind, value = frame.run()
-        except BaseException:
-            self.done = True
-            raise
-        if kind == YIELD:
-            return value
-        self.done = True
-        raise StopIteration(value)
-
-
-class _Exit(Exception):
-    """GeneratorExit within interpreted frames."""
 
 
 class Interpreted:
@@ -177,7 +116,9 @@ class Capture:
         self.handlers = HANDLERS
         self.functions = meanings.functions()
         self.frame: Frame | None = None
-        self.handled: BaseException | None = None
+        self.handling: list[BaseException | None] = [None]  # the exception being handled: of the function, of running generators
+        self.running = False
+        self.lost: Break | None = None  # a graph break in what ran when an object was dropped
         self.raised: tuple[BaseException, Location] | None = None  # the last exception seen, and where it arose
         self.memo: set[Any] = set()
         self.global_hooks_read = self.global_hooks = False
@@ -193,6 +134,27 @@ class Capture:
         self.rows.test("eq", slot, -1, why="tensors have tangents")
 
     # --- asked by frames, access and calls ---
+
+    @property
+    def handled(self) -> BaseException | None:
+        """The exception that is being handled, as `sys.exception()` says."""
+        return next((e for e in reversed(self.handling) if e is not None), None)
+
+    def is_raised(self, e: BaseException) -> bool:
+        """Whether the program itself raised it."""
+        return self.raised is not None and self.raised[0] is e
+
+    def set_context(self, e: BaseException) -> None:
+        """What `raise` does with the exception that is being handled."""
+        handled = self.handled
+        if handled is None or handled is e:
+            return
+        seen = handled
+        while (context := seen.__context__) is not None and context is not e:
+            seen = context
+        if context is e:
+            seen.__context__ = None
+        e.__context__ = handled
 
     def call(self, f: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return calls.call(self, f, args, kwargs)
@@ -304,7 +266,10 @@ class Capture:
         if isinstance(o, dict) and type(getattr(type(o), "keys", None)) is not types.FunctionType:
             self.outside.expand(o)
             return {k: self.outside.see(v) for k, v in o.items()}
-        keys = self.call(access.get_attribute(self, o, "keys"), [], {})
+        try:
+            keys = self.call(access.get_attribute(self, o, "keys"), [], {})
+        except AttributeError:
+            raise TypeError(f"{type(o).__name__!r} object is not a mapping") from None
         return {k: access.get_item(self, o, k) for k in self.take(access.iterate(self, keys), -1)}
 
     def text(self, v: Any, how: Callable[[Any], str] | None = None) -> Any:
@@ -404,10 +369,19 @@ class Capture:
         try:
             with private.watching_reseeds(), self.recording():
                 frame = start(self)
+                self.running = True
                 try:
                     end = frame.run()
-                except Exception as e:
+                    if end[0] == RETURN:
+                        frame.clear()
+                except BaseException as e:
+                    if not isinstance(e, Exception) and not self.is_raised(e):
+                        raise
                     raise UserError(e, self.raised and self.raised[1]) from e
+                finally:
+                    self.running = False
+                if self.lost is not None:
+                    raise self.lost
                 if end[0] not in (RETURN, STOP):
                     raise Break("coroutine", "a generator function is compiled")
             after = _states()

@@ -160,29 +160,42 @@ class CompiledFunction(native.Dispatcher):
             for entry in self.entries:  # another thread may have compiled it meanwhile
                 if entry.check(*args, **kwargs) is None:
                     return self._run(entry, args, kwargs)
-            try:
-                entry = self.new_entry(args, kwargs)
-                if (failed := entry.check(*args, **kwargs)) is not None:
-                    raise errors.CompileError(reason=f"a guard does not hold from the start: {entry.data.table.explain(failed)}")
-            except UserError:
-                return self._eager(args, kwargs)
-            except errors.TilewrightError as e:
-                if self.fullgraph:
-                    raise
-                self._give_up(signature, e)
-                return self._eager(args, kwargs)
-            except Exception as e:  # the program's own error, which eager raises too, or a fault of ours
+            made = self._try(signature, args, kwargs)
+            if not isinstance(made, native.Entry):  # outside of any `except`: the program must not see our exceptions
                 result = self._eager(args, kwargs)
-                if self.fullgraph:
-                    raise errors.CompileError(reason=f"{type(e).__name__}: {e}") from e
-                self._give_up(signature, errors.CompileError(reason=f"{type(e).__name__}: {e}"))
+                if made is not None:
+                    self._fault(signature, made)
                 return result
+            entry = made
             self.entries = (entry, *self.entries)
             if len(self.entries) >= self.options.recompile_limit:
                 log.warn_once(
                     (id(self), "limit"), f"{_name(self.fn)} was compiled {len(self.entries)} times; further variants run in eager"
                 )
         return self._run(entry, args, kwargs)
+
+    def _try(self, signature: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> native.Entry | Exception | None:
+        """An entry; None where the call is for eager; the exception where it is the program's own or a fault of ours."""
+        try:
+            entry = self.new_entry(args, kwargs)
+            if (failed := entry.check(*args, **kwargs)) is not None:
+                raise errors.CompileError(reason=f"a guard does not hold from the start: {entry.data.table.explain(failed)}")
+            return entry
+        except UserError:
+            return None
+        except errors.TilewrightError as e:
+            if self.fullgraph:
+                raise
+            self._give_up(signature, e)
+            return None
+        except Exception as e:
+            return e
+
+    def _fault(self, signature: Any, e: Exception) -> None:
+        """Eager did not raise what the compilation did."""
+        if self.fullgraph:
+            raise errors.CompileError(reason=f"{type(e).__name__}: {e}") from e
+        self._give_up(signature, errors.CompileError(reason=f"{type(e).__name__}: {e}"))
 
     def _under_modes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call within a recording, a transform (vmap, grad), a tracer or a mode: the function itself, for them to see."""
@@ -204,7 +217,8 @@ class CompiledFunction(native.Dispatcher):
         try:
             return entry.run(*args, **kwargs)
         except native.Failed:  # an assertion, such as an index out of range: eager raises its own error
-            return self._eager(args, kwargs)
+            pass
+        return self._eager(args, kwargs)
 
     def _eager(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._counts.eager_calls += 1

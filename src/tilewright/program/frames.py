@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.errors import Location, TilewrightError
 from .breaks import Break
-from .opcodes import Code
+from .opcodes import NULL, Code
 
 if TYPE_CHECKING:
     from .capture import Capture
@@ -66,7 +66,9 @@ class Frame:
                     b = cx.refused(e, self.location())
                     b.count = self.count - 1 if self.depth == 0 else -1
                     raise b from None
-                except Exception as e:
+                except BaseException as e:
+                    if not isinstance(e, Exception) and not cx.is_raised(e):
+                        raise
                     self.unwind(e)
                     continue
                 if result is None:
@@ -78,13 +80,18 @@ class Frame:
         finally:
             cx.frame = outer
 
-    def unwind(self, e: Exception) -> None:
+    def clear(self) -> None:
+        """Drop what it holds, as a frame does that has returned."""
+        self.stack.clear()
+        self.slots[:] = [NULL] * len(self.slots)
+
+    def unwind(self, e: BaseException) -> None:
         """Go to the handler of an exception; raise it again where there is none."""
         cx = self.cx
         cx.spend()
         if e.__context__ is None and cx.handled is not None and cx.handled is not e:
             e.__context__ = cx.handled
-        if cx.raised is None or cx.raised[0] is not e:
+        if not cx.is_raised(e):
             cx.raised = e, self.location()
         handler = self.code.handler(self.at)
         if handler is None:

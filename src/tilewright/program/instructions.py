@@ -52,10 +52,17 @@ def _load_const(f: Frame, i: Instruction) -> None:
     f.stack.append(i.value)
 
 
+def _unbound(f: Frame, number: int) -> NameError:
+    name = f.code.names[number]
+    if number >= f.code.cells:
+        return NameError(f"cannot access free variable {name!r} where it is not associated with a value in enclosing scope")
+    return UnboundLocalError(f"cannot access local variable {name!r} where it is not associated with a value")
+
+
 def _load_fast(f: Frame, i: Instruction) -> None:
     value = f.slots[i.arg]
     if value is UNSET:
-        raise UnboundLocalError(f"cannot access local variable {f.code.names[i.arg]!r} where it is not associated with a value")
+        raise _unbound(f, i.arg)
     f.stack.append(value)
 
 
@@ -74,16 +81,8 @@ def _store_fast(f: Frame, i: Instruction) -> None:
 
 def _delete_fast(f: Frame, i: Instruction) -> None:
     if f.slots[i.arg] is UNSET:
-        raise UnboundLocalError(f"cannot access local variable {f.code.names[i.arg]!r} where it is not associated with a value")
+        raise _unbound(f, i.arg)
     f.slots[i.arg] = UNSET
-
-
-def _two_fast(first: Handler, second: Handler) -> Handler:
-    def handler(f: Frame, i: Instruction) -> None:
-        for op, number in ((first, i.arg >> 4), (second, i.arg & 15)):
-            op(f, Instruction("", number, None, -1, i.offset))
-
-    return handler
 
 
 def _make_cell(f: Frame, i: Instruction) -> None:
@@ -102,7 +101,7 @@ def read_cell(f: Frame, number: int) -> Any:
         known = f.cx.outside.known.get(id(cell))
         return cell.cell_contents if known is None else f.cx.outside.cell(cell, known.slot, f.code.names[number])
     except ValueError:
-        raise NameError(f"cannot access free variable {f.code.names[number]!r} where it is not associated with a value") from None
+        raise _unbound(f, number) from None
 
 
 def _load_classderef(f: Frame, i: Instruction) -> None:
@@ -146,11 +145,23 @@ def _store_global(f: Frame, i: Instruction) -> None:
     f.cx.effects.set_item(f.globals, i.value, f.stack.pop())
 
 
+def _delete_global(f: Frame, i: Instruction) -> None:
+    if i.value not in f.globals:
+        raise NameError(f"name {i.value!r} is not defined")
+    f.cx.outside.constant(f.globals, "globals")
+    f.cx.effects.delete_item(f.globals, i.value)
+
+
+def _in_namespace(f: Frame, namespace: Any, name: str) -> Any:
+    """What a class body's namespace, which `__prepare__` may have made, holds; else the global variable."""
+    try:
+        return access.get_item(f.cx, namespace, name)
+    except KeyError:
+        return f.cx.global_variable(f.globals, name)
+
+
 def _load_name(f: Frame, i: Instruction) -> None:
-    if i.value in f.namespace:
-        f.stack.append(f.namespace[i.value])
-    else:
-        f.stack.append(f.cx.global_variable(f.globals, i.value))
+    f.stack.append(_in_namespace(f, f.namespace, i.value))
 
 
 def _load_locals(f: Frame, i: Instruction) -> None:
@@ -158,16 +169,23 @@ def _load_locals(f: Frame, i: Instruction) -> None:
 
 
 def _load_from_dict_or_globals(f: Frame, i: Instruction) -> None:
-    namespace = f.stack.pop()
-    f.stack.append(namespace[i.value] if i.value in namespace else f.cx.global_variable(f.globals, i.value))
+    f.stack.append(_in_namespace(f, f.stack.pop(), i.value))
 
 
 def _store_name(f: Frame, i: Instruction) -> None:
-    f.namespace[i.value] = f.stack.pop()
+    access.set_item(f.cx, f.namespace, i.value, f.stack.pop())
 
 
 def _delete_name(f: Frame, i: Instruction) -> None:
-    del f.namespace[i.value]
+    try:
+        access.delete_item(f.cx, f.namespace, i.value)
+    except KeyError:
+        raise NameError(f"name {i.value!r} is not defined") from None
+
+
+def _setup_annotations(f: Frame, i: Instruction) -> None:
+    if not access.contains(f.cx, f.namespace, "__annotations__"):
+        access.set_item(f.cx, f.namespace, "__annotations__", {})
 
 
 def _load_build_class(f: Frame, i: Instruction) -> None:
@@ -191,8 +209,9 @@ def _load_method(f: Frame, i: Instruction) -> None:
 
 
 def _load_super_attr(f: Frame, i: Instruction) -> None:
-    _, cls, o = f.popn(3)
-    found = access.get_attribute(f.cx, super(cls, o), i.value)
+    function, cls, o = f.popn(3)
+    above = super(cls, o) if function is super else f.cx.call(function, [cls, o] if i.arg & 2 else [], {})
+    found = access.get_attribute(f.cx, above, i.value)
     if i.arg & 1:
         f.stack += [NULL, found] if NULL_BELOW else [found, NULL]
     else:
@@ -343,11 +362,11 @@ HANDLERS: dict[str, Handler] = {
     "POP_TOP": _pop_top, "PUSH_NULL": _push_null, "COPY": _copy, "SWAP": _swap, "LOAD_CONST": _load_const,
     "LOAD_FAST": _load_fast, "LOAD_FAST_CHECK": _load_fast, "LOAD_FAST_AND_CLEAR": _load_fast_and_clear, "LOAD_CLOSURE":
     _load_closure,
-    "STORE_FAST": _store_fast, "DELETE_FAST": _delete_fast, "LOAD_FAST_LOAD_FAST": _two_fast(_load_fast, _load_fast),
-    "STORE_FAST_STORE_FAST": _two_fast(_store_fast, _store_fast), "STORE_FAST_LOAD_FAST": _two_fast(_store_fast, _load_fast),
+    "STORE_FAST": _store_fast, "DELETE_FAST": _delete_fast,
     "MAKE_CELL": _make_cell, "LOAD_DEREF": _load_deref, "LOAD_CLASSDEREF": _load_classderef, "STORE_DEREF": _store_deref,
     "LOAD_FROM_DICT_OR_DEREF": _load_from_dict_or_deref, "DELETE_DEREF": _delete_deref, "LOAD_GLOBAL": _load_global,
-    "STORE_GLOBAL": _store_global, "LOAD_NAME": _load_name, "STORE_NAME": _store_name, "DELETE_NAME": _delete_name,
+    "STORE_GLOBAL": _store_global, "DELETE_GLOBAL": _delete_global,
+    "SETUP_ANNOTATIONS": _setup_annotations, "LOAD_NAME": _load_name, "STORE_NAME": _store_name, "DELETE_NAME": _delete_name,
     "LOAD_LOCALS": _load_locals, "LOAD_FROM_DICT_OR_GLOBALS": _load_from_dict_or_globals, "LOAD_BUILD_CLASS": _load_build_class,
     "LOAD_ASSERTION_ERROR": _load_assertion_error,
     "LOAD_ATTR": _load_attr, "LOAD_METHOD": _load_method, "LOAD_SUPER_ATTR": _load_super_attr, "STORE_ATTR": _store_attr,

@@ -1,22 +1,21 @@
-"""Instructions that build and call: containers, calls, functions, exceptions, contexts, generators, patterns.
+"""Instructions that build and call: containers, calls, functions, imports, patterns.
 
 In: a frame and an instruction. Out: as in `instructions`. What calls do is decided in `calls`. Must not know graphs or guards.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
 from . import access
 from .breaks import Break
-from .frames import GENERATOR, YIELD, Frame, Signal
+from .frames import Frame
 from .instructions import NULL_BELOW, Handler, read_cell
-from .opcodes import NULL, VERSION, Instruction
-
-END_SEND = VERSION >= (3, 12)  # whether SEND leaves its receiver for END_SEND
-
+from .opcodes import NULL, Instruction
 
 # --- containers -------------------------------------------------------------------------------------------------------
 
@@ -166,6 +165,8 @@ def _call_kw(f: Frame, i: Instruction) -> None:
 
 
 def _zero_argument_super(f: Frame) -> Any:
+    if not f.code.code.co_argcount and not f.code.code.co_flags & 4:
+        raise RuntimeError("super(): no arguments")
     cls = read_cell(f, f.code.names.index("__class__"))
     first = f.slots[0]
     return super(cls, first.cell_contents if isinstance(first, types.CellType) else first)
@@ -188,7 +189,7 @@ def _call_function_ex(f: Frame, i: Instruction) -> None:
 
 def _make_function(f: Frame, i: Instruction) -> None:
     code = f.stack.pop()
-    closure = f.stack.pop() if i.arg & 8 else None
+    closure = f.stack.pop() if i.arg & 8 else tuple(types.CellType() for _ in code.co_freevars)  # set by what follows
     annotations = f.stack.pop() if i.arg & 4 else None
     keyword_defaults = f.stack.pop() if i.arg & 2 else None
     defaults = f.stack.pop() if i.arg & 1 else None
@@ -217,8 +218,28 @@ def _set_function_attribute(f: Frame, i: Instruction) -> None:
     f.stack.append(made)
 
 
+_IMPORTED: set[tuple[str, tuple[str, ...]]] = set()  # imports that a run in eager has done
+
+
+def _check_imported(name: str, names: tuple[str, ...]) -> None:
+    """Raise what ends the capture where an import would run code: that is the program's, not to be captured."""
+    root = name.partition(".")[0]
+    module = sys.modules.get(name)
+    if module is None:
+        if root not in sys.modules and importlib.util.find_spec(root) is None:
+            raise ModuleNotFoundError(f"No module named {root!r}", name=root)
+        if (name, names) in _IMPORTED:
+            raise Break("builtin", f"import of {name}")
+    elif (name, names) in _IMPORTED or all(n in vars(module) or f"{name}.{n}" in sys.modules for n in names):
+        return
+    _IMPORTED.add((name, names))
+    raise Break("import", name)
+
+
 def _import_name(f: Frame, i: Instruction) -> None:
     level, names = f.popn(2)
+    name = importlib.util.resolve_name("." * level + i.value, f.globals.get("__package__")) if level else i.value
+    _check_imported(name, tuple(names or ()))
     f.stack.append(__import__(i.value, f.globals, None, names, level))
 
 
@@ -227,109 +248,10 @@ def _import_from(f: Frame, i: Instruction) -> None:
     try:
         f.stack.append(access.get_attribute(f.cx, module, i.value))
     except AttributeError:
-        raise ImportError(f"cannot import name {i.value!r} from {module.__name__!r}") from None
-
-
-# --- exceptions and contexts ------------------------------------------------------------------------------------------
-
-
-def _push_exc_info(f: Frame, i: Instruction) -> None:
-    e = f.stack.pop()
-    f.stack += [f.cx.handled, e]
-    f.cx.handled = e
-
-
-def _pop_except(f: Frame, i: Instruction) -> None:
-    f.cx.handled = f.stack.pop()
-
-
-def _check_exc_match(f: Frame, i: Instruction) -> None:
-    kind = f.stack.pop()
-    f.stack.append(isinstance(f.stack[-1], kind))
-
-
-def _reraise(f: Frame, i: Instruction) -> None:
-    raise f.stack.pop()
-
-
-def _raise_varargs(f: Frame, i: Instruction) -> None:
-    if i.arg == 0:
-        raise f.cx.handled if f.cx.handled is not None else RuntimeError("No active exception to reraise")
-    *rest, cause = f.popn(i.arg) if i.arg == 2 else (f.stack.pop(), NULL)
-    e = rest[0]
-    if isinstance(e, type):
-        e = f.cx.call(e, [], {})
-    if cause is not NULL:
-        e.__cause__ = f.cx.call(cause, [], {}) if isinstance(cause, type) else cause
-    raise e
-
-
-def _before_with(f: Frame, i: Instruction) -> None:
-    manager = f.stack.pop()
-    enter = access.get_attribute(f.cx, manager, "__enter__")
-    f.stack.append(access.get_attribute(f.cx, manager, "__exit__"))
-    f.stack.append(f.cx.call(enter, [], {}))
-
-
-def _with_except_start(f: Frame, i: Instruction) -> None:
-    leave, e = f.stack[-4], f.stack[-1]
-    f.stack.append(f.cx.call(leave, [type(e), e, e.__traceback__], {}))
-
-
-# --- generators -------------------------------------------------------------------------------------------------------
-
-
-def _return_generator(f: Frame, i: Instruction) -> Signal:
-    f.at += 1
-    return GENERATOR, None
-
-
-def _yield_value(f: Frame, i: Instruction) -> Signal:
-    f.at += 1
-    return YIELD, f.stack.pop()
-
-
-def _get_yield_from_iter(f: Frame, i: Instruction) -> None:
-    f.stack.append(access.iterate(f.cx, f.stack.pop()))
-
-
-def _send(f: Frame, i: Instruction) -> int | None:
-    value = f.stack.pop()
-    receiver = f.stack[-1]
-    try:
-        f.stack.append(
-            f.cx.next(receiver) if value is None else f.cx.call(access.get_attribute(f.cx, receiver, "send"), [value], {})
-        )
-    except StopIteration as e:
-        if END_SEND:
-            f.stack.append(e.value)
-        else:
-            f.stack[-1] = e.value
-        return i.target
-    return None
-
-
-def _end_send(f: Frame, i: Instruction) -> None:
-    value = f.stack.pop()
-    f.stack[-1] = value
-
-
-def _stop_iteration_error(f: Frame, i: Instruction) -> None:
-    if isinstance(f.stack[-1], StopIteration):
-        error = RuntimeError("generator raised StopIteration")
-        error.__cause__ = f.stack[-1]
-        f.stack[-1] = error
-
-
-def _call_intrinsic_1(f: Frame, i: Instruction) -> None:
-    if i.arg == 3:
-        _stop_iteration_error(f, i)
-    elif i.arg == 5:
-        f.stack.append(+f.stack.pop())
-    elif i.arg == 6:
-        f.stack.append(tuple(f.stack.pop()))
-    else:
-        raise Break("opcode", f"CALL_INTRINSIC_1 {i.arg}")
+        name = access.get_attribute(f.cx, module, "__name__")
+        if f"{name}.{i.value}" not in sys.modules:
+            raise ImportError(f"cannot import name {i.value!r} from {name!r}") from None
+        f.stack.append(sys.modules[f"{name}.{i.value}"])
 
 
 # --- match ------------------------------------------------------------------------------------------------------------
@@ -345,26 +267,39 @@ def _match_sequence(f: Frame, i: Instruction) -> None:
 
 def _match_keys(f: Frame, i: Instruction) -> None:
     subject, keys = f.stack[-2], f.stack[-1]
-    if all(access.contains(f.cx, subject, k) for k in keys):
-        f.stack.append(tuple(access.get_item(f.cx, subject, k) for k in keys))
-    else:
-        f.stack.append(None)
+    seen: list[Any] = []
+    values: list[Any] = []
+    get = access.get_attribute(f.cx, subject, "get")
+    for k in keys:
+        if k in seen:
+            raise ValueError(f"mapping pattern checks duplicate key ({k!r})")
+        seen.append(k)
+        values.append(f.cx.call(get, [k, NULL], {}))
+    f.stack.append(None if any(v is NULL for v in values) else tuple(values))
+
+
+_MATCH_SELF = 1 << 22  # Py_TPFLAGS_MATCH_SELF: a class whose instances match as a whole
 
 
 def _match_class(f: Frame, i: Instruction) -> None:
     subject, cls, names = f.popn(3)
+    if not isinstance(cls, type):
+        raise TypeError("called match pattern must be a class")
     if not f.cx.call(isinstance, [subject, cls], {}):
         f.stack.append(None)
         return
     values = []
     if i.arg:
-        if cls in (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple):
-            values = [subject][: i.arg]
-        else:
-            match_args = f.cx.call(getattr, [cls, "__match_args__", ()], {})
-            if len(match_args) < i.arg:
-                raise TypeError(f"{cls.__name__}() accepts {len(match_args)} positional sub-patterns ({i.arg} given)")
-            names = (*match_args[: i.arg], *names)
+        match_args = f.cx.call(getattr, [cls, "__match_args__", NULL], {})
+        itself = match_args is NULL and cls.__flags__ & _MATCH_SELF
+        known = () if match_args is NULL else match_args
+        if type(known) is not tuple:
+            raise TypeError(f"{cls.__name__}.__match_args__ must be a tuple (got {type(known).__name__})")
+        most = 1 if itself else len(known)
+        if most < i.arg:
+            raise TypeError(f"{cls.__name__}() accepts {most} positional sub-pattern{'s'[: most != 1]} ({i.arg} given)")
+        values = [subject] if itself else []
+        names = names if itself else (*known[: i.arg], *names)
     try:
         values += [access.get_attribute(f.cx, subject, n) for n in names]
     except AttributeError:
@@ -387,11 +322,6 @@ HANDLERS: dict[str, Handler] = {
     "CALL": _call, "CALL_KW": _call_kw, "KW_NAMES": _kw_names, "CALL_FUNCTION_EX": _call_function_ex, "MAKE_FUNCTION":
     _make_function,
     "SET_FUNCTION_ATTRIBUTE": _set_function_attribute, "IMPORT_NAME": _import_name, "IMPORT_FROM": _import_from,
-    "PUSH_EXC_INFO": _push_exc_info, "POP_EXCEPT": _pop_except, "CHECK_EXC_MATCH": _check_exc_match, "RERAISE": _reraise,
-    "RAISE_VARARGS": _raise_varargs, "BEFORE_WITH": _before_with, "WITH_EXCEPT_START": _with_except_start,
-    "RETURN_GENERATOR": _return_generator, "YIELD_VALUE": _yield_value, "GET_YIELD_FROM_ITER": _get_yield_from_iter, "SEND":
-    _send,
-    "END_SEND": _end_send, "STOPITERATION_ERROR": _stop_iteration_error, "CALL_INTRINSIC_1": _call_intrinsic_1,
     "MATCH_MAPPING": _match_mapping, "MATCH_SEQUENCE": _match_sequence, "MATCH_KEYS": _match_keys, "MATCH_CLASS": _match_class,
     "GET_LEN": _get_len,
 }  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import copy
+import dataclasses
 import functools
 import sys
 import types
@@ -40,7 +41,8 @@ def functions() -> dict[Any, Callable[..., Any]]:
         str: _str, format: lambda cx, v, spec="": format(cx.text(v), spec), vars: _vars, object.__new__: _new,
         object.__setattr__: access.plain_set_attribute, object.__getattribute__: access.plain_attribute,
         object.__delattr__: access.delete_attribute, nn.Module.__call__: lambda cx, m, *a, **k: call_plainly(cx, m, list(a), k),
-        warnings.warn: _warn, sys.exc_info: _exc_info, functools.partial: lambda cx, *a, **k: functools.partial(*a, **k),
+        warnings.warn: _warn, sys.exc_info: _exc_info, sys.exception: lambda cx: cx.handled, dataclasses.dataclass: _dataclass,
+        functools.partial: lambda cx, *a, **k: functools.partial(*a, **k),
         property: lambda cx, *a, **k: property(*a, **k), classmethod: lambda cx, f: classmethod(f), staticmethod: lambda cx,
         f: staticmethod(f),
         types.MethodType: lambda cx, f, o: types.MethodType(f, o), torch.compiler.is_compiling: lambda cx: True,
@@ -216,6 +218,16 @@ def _read_whole(cx: Capture, o: Any, seen: set[int]) -> None:
 def _exc_info(cx: Capture) -> Any:
     e = cx.handled
     return (None, None, None) if e is None else (type(e), e, e.__traceback__)
+
+
+def _dataclass(cx: Capture, cls: Any = None, /, **options: Any) -> Any:
+    if cls is None:
+        return functools.partial(dataclasses.dataclass, **options)
+    if not cx.is_new(cls):
+        raise Break("effect", f"{cls.__qualname__} becomes a dataclass")
+    made = dataclasses.dataclass(cls, **options)
+    cx.new_classes.add(made)
+    return made
 
 
 def _build_class(cx: Capture, body: types.FunctionType, name: str, *bases: Any, **keywords: Any) -> Any:

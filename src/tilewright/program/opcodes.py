@@ -11,28 +11,33 @@ import dis
 import functools
 import sys
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 VERSION = sys.version_info[:2]
 
 
+KNOWN_VERSIONS = ((3, 11), (3, 12), (3, 13))
+
+
 class Null:
-    """What PUSH_NULL pushes."""
+    """No value: what PUSH_NULL pushes, and what a local variable without a value holds."""
 
     def __repr__(self) -> str:
         return "NULL"
 
 
-class Unset:
-    """A local variable without a value."""
+NULL = UNSET = Null()  # one object, as in CPython: an inlined comprehension moves it between variable and stack
 
-    def __repr__(self) -> str:
-        return "unset"
-
-
-NULL = Null()
-UNSET = Unset()
+# What `co_code` never shows (specialised, instrumented and internal forms), and what the instruction before skips or absorbs.
+NEVER_MET = frozenset(
+    ("CACHE", "RESERVED", "INTERPRETER_EXIT", "EXIT_INIT_CHECK", "ENTER_EXECUTOR", "EXTENDED_ARG", "END_FOR")
+)  # fmt: skip
+_PAIRS = {
+    "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
+    "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
+    "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
+}
 
 
 @dataclass(slots=True)
@@ -91,8 +96,12 @@ def decode(code: CodeType) -> Code:
             index[start] = len(found)
             continue
         extended = 0
-        instruction = _instruction(code, names, name, arg, start)
         index[start] = len(found)
+        if name in _PAIRS:
+            first, second = _PAIRS[name]
+            found.append(_instruction(code, names, first, arg >> 4, start))
+            name, arg = second, arg & 15
+        instruction = _instruction(code, names, name, arg, start)
         found.append(instruction)
         if number in _RELATIVE:
             jumps.append((instruction, at - 2 * arg if "BACKWARD" in name else at + 2 * arg))
@@ -123,6 +132,9 @@ _NAMED = frozenset(
      "IMPORT_FROM", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
 )  # fmt: skip
 _COMPARISONS = dis.cmp_op
+_INTRINSICS: dict[str, list[str]] = {
+    f"CALL_INTRINSIC_{n}": getattr(dis, f"_intrinsic_{n}_descs") for n in (1, 2) if hasattr(dis, f"_intrinsic_{n}_descs")
+}
 
 
 def _instruction(code: CodeType, names: tuple[str, ...], name: str, arg: int, offset: int) -> Instruction:
@@ -136,6 +148,8 @@ def _instruction(code: CodeType, names: tuple[str, ...], name: str, arg: int, of
         name, arg = ("LOAD_METHOD" if arg & 1 else "LOAD_ATTR"), arg >> 1
     elif name == "LOAD_SUPER_ATTR":
         value, arg = code.co_names[arg >> 2], arg & 3
+    elif name in _INTRINSICS:
+        value = _INTRINSICS[name][arg]
     elif name in _NAMED:
         value = code.co_names[arg]
     elif name == "COMPARE_OP":
@@ -189,3 +203,26 @@ def assemble(name: str, arg: int = 0) -> bytes:
         if arg >> shift:
             out += [dis.opmap["EXTENDED_ARG"], arg >> shift & 255]
     return bytes([*out, number, arg & 255, *[0] * (2 * _caches(number, name))])
+
+
+def no_lines(size: int) -> bytes:
+    """The line table of so many bytes of code that belong to no line."""
+    units, table = size // 2, b""
+    while units > 0:
+        k = min(8, units)
+        table += bytes([0x80 | 15 << 3 | k - 1])
+        units -= k
+    return table
+
+
+def run_native(name: str, arg: int, operands: tuple[Any, ...], globals_: dict[str, Any]) -> Any:
+    """What CPython's own instruction leaves on the stack for these operands; for instructions that only compute a value."""
+    return FunctionType(_native_code(name, arg, len(operands)), globals_)(*operands)
+
+
+@functools.cache
+def _native_code(name: str, arg: int, count: int) -> CodeType:
+    template = (lambda: None, lambda a: a, lambda a, b: a)[count].__code__
+    body = b"".join([assemble("LOAD_FAST", n) for n in range(count)]) + assemble(name, arg)
+    code = assemble("RESUME", 0) + body + assemble("RETURN_VALUE")
+    return template.replace(co_code=code, co_linetable=no_lines(len(code)), co_stacksize=count + 2)

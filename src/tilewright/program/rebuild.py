@@ -86,7 +86,7 @@ class Rebuild:
         if is_atom(v) or v is NULL or v is UNSET:
             return True
         if isinstance(v, type):
-            return True
+            return not self.cx.is_new(v)
         if isinstance(v, nn.Module):
             return not self.cx.is_new(v)
         if isinstance(v, types.ModuleType | types.BuiltinFunctionType | types.CodeType | torch.finfo | torch.iinfo):
@@ -146,6 +146,8 @@ class Rebuild:
     def _make_reduced(self, name: str, v: Any) -> None:
         """As a copy is made: by what `__reduce_ex__` says."""
         kind = type(v)
+        if isinstance(v, type):
+            raise Break("rebuild", f"the class {v.__qualname__}")
         if is_opaque(v) or self.cx.is_generator(v) or isinstance(v, types.GeneratorType):
             raise Break("rebuild", kind.__name__)
         if (
@@ -188,7 +190,7 @@ class Rebuild:
 
     def _make_object(self, name: str, v: Any) -> None:
         cls = type(v)
-        self.lines.append(f"{name} = {self.constant(object.__new__)}({self.constant(cls)})")
+        self.lines.append(f"{name} = {self.constant(object.__new__)}({self.expression(cls)})")
         for key, value in getattr(v, "__dict__", {}).items():
             self.lines.append(f"{name}.__dict__[{key!r}] = {self.expression(value)}")
         for base in cls.__mro__:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .breaks import Break
-from .opcodes import NULL, UNSET, assemble, decode, encode_exceptions, exception_table
+from .opcodes import NULL, UNSET, assemble, decode, encode_exceptions, exception_table, no_lines
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,8 @@ def form_of(v: Any, iterators: tuple[type, ...]) -> tuple[Form, list[Any]]:
         return Method(v.__name__), [v.__self__]
     if not isinstance(v, iterators):
         return Whole(), [v]
-    function, operands, *state = v.__reduce__()
+    function, operands, *rest = v.__reduce__()
+    state = [s for s in rest if s is not None]
     forms, leaves = [], []
     for o in operands:
         form, values = form_of(o, iterators)
@@ -160,15 +161,10 @@ def _make_tail(place: Place) -> types.CodeType:
     pieces.append(assemble("JUMP_FORWARD", _prefixed(code, offset) // 2))
     prologue = b"".join(pieces)
     n = len(prologue)
-    units, table = n // 2, b""
-    while units > 0:
-        k = min(8, units)
-        table += bytes([0x80 | 15 << 3 | k - 1])
-        units -= k
     return code.replace(
         co_code=prologue + code.co_code,
         co_exceptiontable=encode_exceptions([(s + n, e + n, t + n, d, l) for s, e, t, d, l in exception_table(code)]),
-        co_linetable=table + code.co_linetable, co_argcount=1, co_posonlyargcount=0, co_kwonlyargcount=0,
+        co_linetable=no_lines(n) + code.co_linetable, co_argcount=1, co_posonlyargcount=0, co_kwonlyargcount=0,
         co_flags=code.co_flags & ~0x0C, co_consts=code.co_consts + tuple(range(count)),
         co_stacksize=code.co_stacksize + len(place.stack) + 4,
     )  # fmt: skip

@@ -136,21 +136,27 @@ class Rest(native.Dispatcher):
         limit = self.program.options.recompile_limit
         if not self.wanted or len(self.entries) >= limit or self.failures >= 3:
             return self._native(args)
-        try:
-            varying = self.program.learn(self.entries, args, {})
-            entry = compile_entry(self.program, lambda stop: self._capture(args, stop, varying))
-        except UserError:
-            return self._native(args)
-        except (Break, errors.TilewrightError) as e:
-            self.failures += 1
-            log.breaks.write(f"{self.program.name}: the rest runs in eager: {e}")
+        entry = self._try(args)
+        if entry is None:
             return self._native(args)
         self.entries = (entry, *self.entries)
         self.last = entry
         try:
             return entry.run(*args)
         except native.Failed:
-            return self._native(args)
+            pass
+        return self._native(args)  # outside of any `except`: the program must not see our exceptions
+
+    def _try(self, args: tuple[Any, ...]) -> native.Entry | None:
+        try:
+            varying = self.program.learn(self.entries, args, {})
+            return compile_entry(self.program, lambda stop: self._capture(args, stop, varying))
+        except UserError:
+            pass
+        except (Break, errors.TilewrightError) as e:
+            self.failures += 1
+            log.breaks.write(f"{self.program.name}: the rest runs in eager: {e}")
+        return None
 
     def _native(self, args: tuple[Any, ...]) -> Any:
         self.program.native_tails += 1
@@ -201,6 +207,8 @@ def _captured(program: Program, capture: Callable[[int], Captured]) -> tuple[Cap
     try:
         return capture(-1), None
     except Break as b:
+        if b.reason == "import":
+            raise UserError(b, b.at) from None
         if program.fullgraph:
             raise error_of(b) from None
         if b.count < 0:
