@@ -813,7 +813,7 @@ def outcome(f, x):
 
 @pytest.mark.parametrize(("source", "breaks"), CASES)
 def test_construct(source, breaks):
-    eager, fast = made(source), tw.compile(made(source), options={"capture": "bytecode"})
+    eager, fast = made(source), tw.compile(made(source))
     with torch.no_grad():
         for _ in range(3):
             want, got = outcome(eager, torch.arange(1.0, 4.0)), outcome(fast, torch.arange(1.0, 4.0))
