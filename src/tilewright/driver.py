@@ -119,7 +119,7 @@ def build(graph: Graph, options: config.Options, stages: log.Stages) -> Executab
     captured = Captured(graph)
     store = _store()
     with stages.stage("cache"):
-        key = content_key(captured.text(), target.key, repr(options), str(torch.get_num_threads()), _versions())
+        key = content_key(captured.text(), target.key, options.key(), str(torch.get_num_threads()), _versions())
         found = store.get(key) if store is not None else None
     if found is not None:
         compiled = Compiled(Recipe.from_json(found["recipe"].decode()), found["object"])

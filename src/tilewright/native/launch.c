@@ -566,10 +566,12 @@ PyTypeObject tw_entry_type = {
 
 /* --- Dispatcher --- */
 
+static int bypass; /* whether every call is a miss */
+
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    PyObject *entries; /* a tuple, replaced as a whole */
+    PyObject *entries; /* a tuple, replaced as a whole: the one that served most recently first */
     PyObject *miss;    /* called with (args, kwargs) where no entry serves */
     PyObject *failed;  /* called with (args, kwargs) where a compiled run fails an assertion */
     PyObject *last;    /* the entry that served last, or None */
@@ -591,14 +593,26 @@ static PyObject *hand_over(PyObject *to, PyObject *const *args, Py_ssize_t nargs
     return result;
 }
 
+static void move_to_front(dispatcher *d, PyObject *entries, Py_ssize_t at) {
+    Py_ssize_t n = PyTuple_GET_SIZE(entries);
+    PyObject *moved = d->entries == entries ? PyTuple_New(n) : NULL; /* else another thread has replaced them meanwhile */
+    if (!moved) {
+        PyErr_Clear();
+        return;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) PyTuple_SET_ITEM(moved, i, Py_NewRef(PyTuple_GET_ITEM(entries, i == 0 ? at : i <= at ? i - 1 : i)));
+    Py_SETREF(d->entries, moved);
+}
+
 static PyObject *dispatcher_vectorcall(dispatcher *d, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     Py_ssize_t nargs = PyVectorcall_NARGS(nargsf), failed;
     PyObject *entries = Py_NewRef(d->entries), *result = NULL;
     int holds = 0;
-    for (Py_ssize_t i = 0; !holds && i < PyTuple_GET_SIZE(entries); i++) {
+    for (Py_ssize_t i = 0; !holds && !bypass && i < PyTuple_GET_SIZE(entries); i++) {
         PyObject *e = PyTuple_GET_ITEM(entries, i);
         holds = entry_try((entry *)e, args, nargs, kwnames, &result, &failed);
         if (holds > 0 && d->last != e) Py_XSETREF(d->last, Py_NewRef(e));
+        if (holds > 0 && i > 0) move_to_front(d, entries, i);
     }
     Py_DECREF(entries);
     if (holds > 0) return result;
@@ -732,7 +746,17 @@ static PyObject *run_segment(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* set_bypass(on): where on, no entry of any dispatcher is tried. */
+static PyObject *set_bypass(PyObject *self, PyObject *on) {
+    (void)self;
+    int truth = PyObject_IsTrue(on);
+    if (truth < 0) return NULL;
+    bypass = truth;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
+    {"set_bypass", set_bypass, METH_O, "set_bypass(on): where on, every call of every dispatcher is a miss"},
     {"configure", configure, METH_VARARGS, "configure(empty_strided, as_strided, increment_version, get_num_threads): torch's functions"},
     {"set_exchange", tw_set_exchange, METH_O, "set_exchange(torch.Tensor): the type whose DLPack exchange table is used"},
     {"set_openmp", tw_set_openmp, METH_VARARGS, "set_openmp(GOMP_parallel, omp_get_thread_num): addresses, or zeros"},

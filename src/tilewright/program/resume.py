@@ -101,6 +101,11 @@ class Place:
     slots: tuple[int, ...]
     stack: tuple[Form, ...]
 
+    @property
+    def line(self) -> int:
+        """The instruction's line in its file."""
+        return decode(self.code).location(self.at).line
+
     def split(self, values: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
         """(all variables, the stack) from the values that were passed."""
         names = decode(self.code).names
