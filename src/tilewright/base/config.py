@@ -154,7 +154,7 @@ class Options:
     @staticmethod
     def parse(given: Mapping[str, Any] | None) -> Options:
         """Raises UnknownOption or OptionError, naming the option and what it admits."""
-        defaults = {"recompile_limit": max(get().recompile_limit, 1)}
+        defaults: dict[str, Any] = {"recompile_limit": max(get().recompile_limit, 1)}
         if given is None:
             return Options(**defaults)
         if not isinstance(given, Mapping):

@@ -166,19 +166,18 @@ class CompiledFunction(native.Dispatcher):
         signature = _signature(args, kwargs, self.fn)
         if signature in self._refused or self._is_full(args, kwargs):
             return self._eager(args, kwargs)
-        with self._lock:
-            for entry in self.entries:  # another thread may have compiled it meanwhile
-                if entry.check(*args, **kwargs) is None:
-                    return self._run(entry, args, kwargs)
-            made = self._try(signature, args, kwargs)
-            if not isinstance(made, native.Entry):  # outside of any `except`: the program must not see our exceptions
-                result = self._eager(args, kwargs)
-                if made is not None:
-                    self._fault(signature, made)
-                return result
-            entry = made
-            self.entries = (entry, *self.entries)
-        return self._run(entry, args, kwargs)
+        with self._lock:  # another thread may have compiled it meanwhile
+            made = next((e for e in self.entries if e.check(*args, **kwargs) is None), None)
+            if made is None and not self._is_full(args, kwargs):
+                made = self._try(signature, args, kwargs)
+                if isinstance(made, native.Entry):
+                    self.entries = (made, *self.entries)
+        if isinstance(made, native.Entry):
+            return self._run(made, args, kwargs)
+        result = self._eager(args, kwargs)  # outside of any `except`: the program must not see our exceptions
+        if made is not None:
+            self._fault(signature, made)
+        return result
 
     def _try(self, signature: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> native.Entry | Exception | None:
         """An entry; None where the call is for eager; the exception where it is the program's own or a fault of ours."""

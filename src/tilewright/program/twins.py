@@ -1,7 +1,7 @@
 """A second module object that is a given one in every respect but its calls.
 
-In: a module and a mixin class that defines `__call__`. Out: a module of the same type and name, sharing `__dict__`, so that state,
-attributes, hooks and submodules are one. Must not know what the mixin does.
+In: a module and a mixin class that defines `__call__`. Out: a module of the same type and name, sharing `__dict__`, so that
+state, attributes, hooks and submodules are one. Must not know what the mixin does.
 """
 
 from __future__ import annotations

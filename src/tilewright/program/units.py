@@ -96,16 +96,13 @@ class Program:
     def route(self, f: Any) -> Any:
         """What is called where a call broke the graph: user functions and modules in their compiled form."""
         function = f.__func__ if type(f) is types.MethodType else f
+        if control.is_disabled(function):
+            return f
         if type(function) is types.FunctionType:
             code = function.__code__
-            if (
-                runs_as_is(code, function.__module__ or "")
-                or is_standard_code(code)
-                or code.co_flags & 0x2A0
-                or getattr(function, "_torchdynamo_disable", False)
-            ):
+            if runs_as_is(code, function.__module__ or "") or is_standard_code(code):
                 return f
-            if getattr(function, "_tilewright_disable", False) or code.co_filename.startswith("<"):
+            if code.co_flags & 0x2A0 or code.co_filename.startswith("<"):
                 return f
             key: Any = function
         elif isinstance(f, nn.Module) and not hasattr(f, "_tilewright"):
