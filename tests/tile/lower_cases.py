@@ -6,12 +6,12 @@ Out: `check(graph)`, which lowers, simulates and compares with the reference int
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 
-from tilewright.base import dtypes
+from tilewright.base import dims, dtypes
 from tilewright.base.dtypes import DType
 from tilewright.graph.interpret import interpret
 from tilewright.graph.ir import INPUT, Effect, Graph, InputKind, Node, Output, TensorType
@@ -49,14 +49,15 @@ class Builder:
         return Graph(tuple(self.inputs), tuple(Output(o, row_major(shape_of(o))) for o in outputs), given, tuple(effects))
 
 
-def tensors(graph: Graph) -> list[torch.Tensor]:
-    """Deterministic inputs with the graph's strides; integers are small and not negative."""
+def tensors(graph: Graph, sizes: Mapping[str, int] | None = None) -> list[torch.Tensor]:
+    """Deterministic inputs with the graph's strides; integers are small and not negative. `sizes`: its symbols' values."""
     torch.manual_seed(0)
     found = []
-    for n, strides in zip(graph.inputs, graph.strides, strict=True):
-        size = max(0, 1 + sum((s - 1) * k for s, k in zip(shape_of(n), strides, strict=True)))
+    for n, steps in zip(graph.inputs, graph.strides, strict=True):
+        shape, strides = (tuple([dims.evaluate(s, sizes or {}) for s in given]) for given in (n.shape, steps))
+        size = max(0, 1 + sum((s - 1) * k for s, k in zip(shape, strides, strict=True)))
         values = torch.randn(size) if n.dtype.is_float else torch.randint(0, 2 if n.dtype is dtypes.b1 else 4, (size,))
-        found.append(values.to(to_torch(n.dtype)).as_strided(n.shape, strides))
+        found.append(values.to(to_torch(n.dtype)).as_strided(shape, strides))
     return found
 
 
@@ -82,10 +83,22 @@ def check(
     call: Callable[..., object] | None = None,
 ) -> Program:
     """Lower and simulate; outputs and effects must be the interpreter's."""
-    given = list(inputs) if inputs is not None else tensors(graph)
-    memories = [Memory(array(t)) for t in given]
     program = lower(graph, machine)
-    outputs = run_program(program, memories, call)  # type: ignore[arg-type]
+    agree(graph, program, list(inputs) if inputs is not None else tensors(graph), error, call)
+    return program
+
+
+def agree(
+    graph: Graph,
+    program: Program,
+    given: Sequence[torch.Tensor],
+    error: float = 1e-4,
+    call: Callable[..., object] | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> None:
+    """The simulated outputs and effects of `program`, which `graph` was lowered to, are the interpreter's."""
+    memories = [Memory(array(t)) for t in given]
+    outputs = run_program(program, memories, call, sizes=sizes)  # type: ignore[arg-type]
     expected = interpret(graph, given)
     for got, want in zip(outputs, expected, strict=False):
         if got is not None:
@@ -93,7 +106,6 @@ def check(
     for e in graph.effects:
         flat = torch.from_numpy(memories[e.index].flat)
         torch.testing.assert_close(flat, torch.from_numpy(array(given[e.index])), rtol=error, atol=error, equal_nan=True)
-    return program
 
 
 # --- random graphs ----------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from tilewright.graph.ir import Graph, Node
 from tilewright.graph.ops import composite, contract, index, pointwise, reduce, view
 from tilewright.graph.passes.folded import folded_nodes
 from tilewright.tile.fuse import Partition, partition
+from tilewright.tile.hints import Hints
 from tilewright.tile.lower.inline import Inliner, external_reads
 from tilewright.tile.lower.prepare import prepare
 from tilewright.tile.pipeline import lower
@@ -26,9 +27,10 @@ def temps(graph: Graph) -> int:
 
 
 def parts(graph: Graph) -> Partition:
-    ready = prepare(graph, MACHINE)
+    hints = Hints()
+    ready = prepare(graph, MACHINE, hints)
     found = partition(ready, folded_nodes(ready), MACHINE)
-    Inliner(found, MACHINE).run()
+    Inliner(found, MACHINE, hints).run()
     return found
 
 

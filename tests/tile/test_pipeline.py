@@ -210,16 +210,6 @@ def _timed(graph: Graph) -> float:
     return time.process_time() - start
 
 
-def test_symbolic_sizes_are_refused() -> None:
-    from tilewright.base import dims
-
-    b = Builder()
-    x = b.input(dims.symbol("s"), 4)  # type: ignore[arg-type]
-    graph = Graph(tuple(b.inputs), (Output(pointwise.TANH(x), (4, 1)),), ((4, 1),))
-    with pytest.raises(ValueError, match="constant sizes"):
-        lower(graph, MACHINE)
-
-
 def test_dtypes_in_memory() -> None:
     b = Builder()
     x, i, m = b.input(3, 20, dtype=dtypes.bf16), b.input(3, 20, dtype=dtypes.i32), b.input(20, dtype=dtypes.b1)

@@ -20,6 +20,8 @@ from .polynomial import (
     Dim,
     Size,
     Symbol,
+    common,
+    divided,
     divides,
     divisor,
     extreme,
@@ -28,13 +30,14 @@ from .polynomial import (
     mod,
     provably_le,
     provably_lt,
+    quotient,
     range_of,
 )
 
 __all__ = [
-    "Dim", "Size", "Symbol", "as_int", "as_ints", "bounds", "ceildiv", "divides", "divisor", "evaluate", "is_static", "maximum",
-    "minimum", "parse", "provably_eq", "provably_ge", "provably_gt", "provably_le", "provably_lt", "provably_ne", "substitute",
-    "symbol", "symbols", "to_expr",
+    "Dim", "Size", "Symbol", "as_int", "as_ints", "bounds", "ceildiv", "common", "divided", "divides", "divisor", "evaluate",
+    "is_static", "maximum", "minimum", "parse", "provably_eq", "provably_ge", "provably_gt", "provably_le", "provably_lt",
+    "provably_ne", "quotient", "substitute", "symbol", "symbols", "to_expr",
 ]  # fmt: skip
 
 

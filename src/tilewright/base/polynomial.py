@@ -159,7 +159,8 @@ def divides(n: Size, size: Size) -> bool:
 
 def provably_le(a: Size, b: Size) -> bool:
     """Whether a <= b for every value of the symbols. False says only that it is not known."""
-    return least(b - a) >= 0
+    difference = b - a
+    return difference >= 0 if isinstance(difference, int) else least(difference) >= 0
 
 
 def provably_lt(a: Size, b: Size) -> bool:
@@ -254,6 +255,33 @@ def quotient(a: Size, b: Size) -> Size | None:
         result[rest] = coefficient // factor
         a = a - _size({rest: coefficient // factor}) * b
     return _size(result) if a == 0 else None
+
+
+def divided(a: Size, b: Size) -> tuple[Size, Size]:
+    """Sizes (whole, rest) with a = whole * b + rest: the terms of a that b divides, and the others.
+
+    Of an integer, and of the constant of a over an integer b, rest is the remainder.
+    """
+    if isinstance(a, int) and isinstance(b, int):
+        return divmod(a, b)
+    exact = quotient(a, b)
+    if exact is not None:
+        return exact, 0
+    if isinstance(b, Dim):
+        whole, rest = _split(a, b)
+        return _size(whole), rest
+    terms = _poly(a)
+    over = _size({m: c // b for m, c in terms.items() if not m or c % b == 0})
+    return over, a - over * b
+
+
+def common(*sizes: Size) -> Size:
+    """A size that divides all of them: the greatest integer and the atoms that all their terms share, one of each."""
+    terms = [t for s in sizes for t in _poly(s).items() if t[1]]
+    if not terms:
+        return 0
+    shared = [a for a in dict.fromkeys(terms[0][0]) if all(a in m for m, _ in terms)]
+    return _size({tuple(shared): math.gcd(*(c for _, c in terms))})
 
 
 # Simplification of the operations that are no polynomials.

@@ -1,29 +1,26 @@
 """What a launcher needs to run a compiled graph, apart from its code: plain rows that the disk cache and packages keep as JSON.
 
-In: a `Plan` of a graph. Out: a frozen `Recipe`, its JSON both ways, and, where it has size symbols, the recipe for given sizes.
-Must not know native code or how values were found.
+In: a `Plan` of a graph. Out: a frozen `Recipe`, and its JSON both ways. Must not know native code or how values were found.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 from ..base import dims, dtypes
-from ..base.dims import Dim, Size, Symbol
+from ..base.dims import Size
 from ..base.dtypes import DType
 from ..base.errors import ParseError
 from ..graph.ir import INPUT, Graph, InputAttrs, InputKind, Node, Output, TensorType, TupleType
 from ..tile.program import Call, Storage, Value, View
-from .arena import aligned
-from .plan import Place, Plan, Segment, Slot
+from .plan import Place, Plan, Segment
 
-FORMAT = 2
+FORMAT = 1
 
 Ints: TypeAlias = tuple[int, ...]
-Sizes: TypeAlias = tuple[Size, ...]
 
 
 @dataclass(frozen=True)
@@ -33,8 +30,8 @@ class InputRow:
     name: str
     kind: str
     dtype: DType
-    shape: Sizes
-    strides: Sizes
+    shape: Ints
+    strides: Ints
 
 
 @dataclass(frozen=True)
@@ -42,31 +39,11 @@ class OutputRow:
     """A result. `alias` is "" for new memory, else "input" or "output", whose entry `of` it views, `offset` elements in."""
 
     dtype: DType
-    shape: Sizes
-    strides: Sizes
+    shape: Ints
+    strides: Ints
     alias: str = ""
     of: int = -1
-    offset: Size = 0
-
-
-@dataclass(frozen=True)
-class SymbolRow:
-    """A size known at run time, with its facts and the value planned for.
-
-    It is dimension `dim` of input `input`; where no input has it, `input` is -1 and a caller gives it.
-    """
-
-    name: str
-    lo: int | None
-    hi: int | None
-    divisor: int
-    hint: int
-    input: int
-    dim: int
-
-    @property
-    def symbol(self) -> Symbol:
-        return Symbol(self.name, self.lo, self.hi, self.divisor)
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,10 +52,10 @@ class TensorRow:
 
     base: str
     index: int
-    offset: Size
+    offset: int
     dtype: DType
-    shape: Sizes
-    strides: Sizes
+    shape: Ints
+    strides: Ints
 
 
 @dataclass(frozen=True)
@@ -107,8 +84,7 @@ StepRow: TypeAlias = NativeRow | CallRow
 class Recipe:
     """All a launcher needs. `scratch_bytes` is for each thread; `cost` the sum of the native steps' nanoseconds.
 
-    `folded_inputs` are those that the `fold` steps read; `written_inputs` those that `run` writes. Where there are `symbols`,
-    in the order of a call's sizes, `arena_bytes` and costs are those planned for, and `slots` (`plan.Slot`) make up the arena.
+    `folded_inputs` are those that the `fold` steps read; `written_inputs` those that `run` writes.
     """
 
     inputs: tuple[InputRow, ...]
@@ -117,28 +93,9 @@ class Recipe:
     fold: tuple[StepRow, ...]
     arena_bytes: int
     folded_bytes: int
-    scratch_bytes: Size
+    scratch_bytes: int
     folded_inputs: Ints = ()
     written_inputs: Ints = ()
-    symbols: tuple[SymbolRow, ...] = ()
-    slots: tuple[Slot, ...] = ()
-
-    def sizes(self, shapes: Sequence[Sequence[int]], given: Sequence[int] = ()) -> Ints:
-        """The values of the symbols for inputs of these shapes; `given` are those that no input has, in order."""
-        rest = iter(given)
-        return tuple(next(rest) if s.input < 0 else shapes[s.input][s.dim] for s in self.symbols)
-
-    def at(self, sizes: Sequence[int]) -> Recipe:
-        """The recipe for these values of the symbols. Its calls' graphs stay as they are."""
-        if not self.symbols:
-            return self
-        known = {s.name: n for s, n in zip(self.symbols, sizes, strict=True)}
-        ends: list[int] = []
-        starts: list[int] = []
-        for slot in self.slots:
-            starts.append(max((ends[k] for k in slot.behind), default=0))
-            ends.append(starts[-1] + aligned(max(dims.evaluate(slot.bytes, known), 0)))
-        return replace(_at(self, known, starts), arena_bytes=max(ends, default=0), symbols=(), slots=())
 
     @property
     def cost(self) -> int:
@@ -167,8 +124,7 @@ class Recipe:
             found = json.loads(text)
             if found.pop("format") != FORMAT:
                 raise ValueError("of another format")
-            symbols = [_unpacked(dict(s), {}) for s in found.get("symbols", ())]
-            made = _unpacked(found, {s.name: s.symbol.dim for s in symbols})
+            made = _unpacked(found)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ParseError(what="the recipe", reason=str(error)) from None
         if not isinstance(made, Recipe):
@@ -176,22 +132,10 @@ class Recipe:
         return made
 
 
-def _at(value: Any, known: Mapping[str, int], starts: Sequence[int]) -> Any:
-    """Rows with every size evaluated, and slots as offsets in the arena."""
-    if isinstance(value, Dim):
-        return dims.evaluate(value, known)
-    if isinstance(value, tuple):
-        return tuple(_at(v, known, starts) for v in value)
-    if type(value).__name__ not in _ROWS:
-        return value
-    made = replace(value, **{f.name: _at(getattr(value, f.name), known, starts) for f in fields(value)})
-    if isinstance(made, TensorRow) and made.base == "arena" and made.index >= 0:
-        return replace(made, index=-1, offset=made.offset + starts[made.index])
-    return made
-
-
-def make_recipe(plan: Plan, scratch_bytes: Size, graph_text: Callable[[Graph], str] | None = None) -> Recipe:
+def make_recipe(plan: Plan, scratch_bytes: int, graph_text: Callable[[Graph], str] | None = None) -> Recipe:
     """The rows of a plan. `scratch_bytes`: the most that a thread needs for one kernel. `graph_text` defaults to the printer.
+
+    Raises TypeError for sizes that are not constants.
     """
 
     def steps(parts: Sequence[Segment | Call]) -> tuple[StepRow, ...]:
@@ -209,19 +153,6 @@ def make_recipe(plan: Plan, scratch_bytes: Size, graph_text: Callable[[Graph], s
         scratch_bytes=scratch_bytes,
         folded_inputs=plan.folded_inputs,
         written_inputs=plan.written_inputs,
-        symbols=_symbols(plan),
-        slots=plan.slots,
-    )
-
-
-def _symbols(plan: Plan) -> tuple[SymbolRow, ...]:
-    found: dict[Size, tuple[int, int]] = {}
-    for i, node in enumerate(plan.graph.inputs if plan.graph is not None else ()):
-        for d, size in enumerate(node.shape):
-            found.setdefault(size, (i, d))
-    return tuple(
-        SymbolRow(s.name, s.lo, s.hi, s.divisor, hint, *found.get(s.dim, (-1, -1)))
-        for s, hint in zip(plan.symbols, plan.hints, strict=True)
     )
 
 
@@ -255,12 +186,12 @@ def _call_row(call: Call, plan: Plan, graph_text: Callable[[Graph], str] | None)
 
 def _view_row(view: View, plan: Plan) -> TensorRow:
     p = plan.place(view.value)
-    offset = p.offset + view.offset * view.value.dtype.bytes
+    offset = p.offset + dims.as_int(view.offset) * view.value.dtype.bytes
     return _tensor_row(Place(p.base, p.index, offset), view.value, view.shape, view.strides)
 
 
 def _tensor_row(p: Place, value: Value, shape: Sequence[Size], strides: Sequence[Size]) -> TensorRow:
-    return TensorRow(p.base, p.index, p.offset, value.dtype, tuple(shape), tuple(strides))
+    return TensorRow(p.base, p.index, p.offset, value.dtype, dims.as_ints(shape), dims.as_ints(strides))
 
 
 def _inputs(plan: Plan) -> tuple[InputRow, ...]:
@@ -269,33 +200,31 @@ def _inputs(plan: Plan) -> tuple[InputRow, ...]:
         for node, strides in zip(plan.graph.inputs, plan.graph.strides, strict=True):
             assert isinstance(node.attrs, InputAttrs)
             a = node.attrs
-            rows.append(InputRow(a.name, a.kind.value, node.dtype, node.shape, strides))
+            rows.append(InputRow(a.name, a.kind.value, node.dtype, dims.as_ints(node.shape), dims.as_ints(strides)))
         return tuple(rows)
     found = sorted((v for v in plan.program.values if v.storage is Storage.INPUT), key=lambda v: v.index)
-    return tuple(InputRow(v.name, "user", v.dtype, v.shape, v.strides) for v in found)
+    return tuple(InputRow(v.name, "user", v.dtype, dims.as_ints(v.shape), dims.as_ints(v.strides)) for v in found)
 
 
 def _outputs(plan: Plan) -> tuple[OutputRow, ...]:
     if plan.graph is not None:
         rows = []
         for o in plan.graph.outputs:
-            alias: tuple[str, int, Size] = ("", -1, 0) if o.alias is None else (o.alias.of, o.alias.index, o.alias.offset)
-            rows.append(OutputRow(o.node.dtype, o.node.shape, o.strides, *alias))
+            alias = ("", -1, 0) if o.alias is None else (o.alias.of, o.alias.index, dims.as_int(o.alias.offset))
+            rows.append(OutputRow(o.node.dtype, dims.as_ints(o.node.shape), dims.as_ints(o.strides), *alias))
         return tuple(rows)
     found = sorted((v for v in plan.program.values if v.storage is Storage.OUTPUT), key=lambda v: v.index)
-    return tuple(OutputRow(v.dtype, v.shape, v.strides) for v in found)
+    return tuple(OutputRow(v.dtype, dims.as_ints(v.shape), dims.as_ints(v.strides)) for v in found)
 
 
 # JSON
 
-_ROWS: dict[str, type] = {c.__name__: c for c in (Recipe, InputRow, OutputRow, SymbolRow, Slot, TensorRow, NativeRow, CallRow)}
+_ROWS: dict[str, type] = {c.__name__: c for c in (Recipe, InputRow, OutputRow, TensorRow, NativeRow, CallRow)}
 
 
 def _packed(value: Any) -> Any:
     if isinstance(value, DType):
         return value.name
-    if isinstance(value, Dim):
-        return {"size": str(value)}
     if isinstance(value, tuple):
         return [_packed(v) for v in value]
     if type(value).__name__ in _ROWS:
@@ -303,12 +232,10 @@ def _packed(value: Any) -> Any:
     return value
 
 
-def _unpacked(value: Any, known: Mapping[str, Size], name: str = "") -> Any:
+def _unpacked(value: Any, name: str = "") -> Any:
     if isinstance(value, list):
-        return tuple(_unpacked(v, known) for v in value)
-    if isinstance(value, dict) and "size" in value:
-        return dims.parse(value["size"], known)
+        return tuple(_unpacked(v) for v in value)
     if isinstance(value, dict):
         row = _ROWS[value.pop("row")]
-        return row(**{k: _unpacked(v, known, k) for k, v in value.items()})
+        return row(**{k: _unpacked(v, k) for k, v in value.items()})
     return dtypes.named(value) if name == "dtype" else value

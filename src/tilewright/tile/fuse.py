@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..base.dims import Size, provably_le
 from ..graph.ir import Family, Graph, Node
 from ..graph.ops.contract import ATTENTION
 from ..graph.ops.index import IOTA, SliceScatterAttrs
@@ -21,7 +22,7 @@ from ..graph.ops.opaque import GETITEM
 from ..graph.ops.pointwise import FULL
 from ..graph.ops.reduce import ArgAttrs, ReduceAttrs
 from ..graph.ops.view import RESHAPE, SLICE
-from .lower.space import ZERO, Index, Space, shape_of, static
+from .lower.space import ZERO, Index, Space, shape_of
 from .lower.views import backward, broadcast, forward, is_view, pull_back, source
 from .schedule import Machine
 
@@ -44,7 +45,7 @@ class Group:
 
     kind: str
     order: float
-    shape: tuple[int, ...]
+    shape: tuple[Size, ...]
     folded: bool
     space: Space
     domain: Index
@@ -54,7 +55,7 @@ class Group:
     members: list[Node] = field(default_factory=list)
     index: dict[Node, Index] = field(default_factory=dict)
     inlined: dict[Node, int] = field(default_factory=dict)
-    bound: dict[Node, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    bound: dict[Node, tuple[int, tuple[Size, ...]]] = field(default_factory=dict)
     effect: int | None = None
     sources: dict[Node, Node] = field(default_factory=dict)
     before: dict[Group, None] = field(default_factory=dict)  # the groups that this one reads
@@ -108,7 +109,7 @@ def chase(space: Space, n: Node, index: Index) -> tuple[Node, Index]:
     return n, index
 
 
-def new_group(kind: str, shape: Sequence[int], folded: bool, order: float, core: Node | None = None) -> Group:
+def new_group(kind: str, shape: Sequence[Size], folded: bool, order: float, core: Node | None = None) -> Group:
     space = Space()
     domain = tuple(space.loop(f"d{i}", s) for i, s in enumerate(shape))
     return Group(kind, order, tuple(shape), folded, space, domain, core=core)
@@ -121,7 +122,7 @@ class Fuser:
         self.group_of: dict[Node, Group] = {}
         self.anchored: dict[tuple[Node, tuple[int, ...]], Group] = {}  # rows groups by what they reduce, and over what
         self.ordered: Group | None = None  # the last call that must keep its place among such calls
-        self.reading: dict[tuple[Node, tuple[int, ...]], Group] = {}  # pointwise groups by an operand and their shape
+        self.reading: dict[tuple[Node, tuple[Size, ...]], Group] = {}  # pointwise groups by an operand and their shape
 
     def run(self) -> Partition:
         for n in self.graph.in_sequence():
@@ -162,7 +163,7 @@ class Fuser:
                 group.before[self.ordered] = None
             self.ordered = group
 
-    def _new(self, kind: str, shape: Sequence[int], folded: bool, core: Node | None = None) -> Group:
+    def _new(self, kind: str, shape: Sequence[Size], folded: bool, core: Node | None = None) -> Group:
         group = new_group(kind, shape, folded, len(self.groups), core)
         self.groups.append(group)
         return group
@@ -311,7 +312,7 @@ class Fuser:
             return False
         if x.shape != group.shape or x is not s:
             space = Space()
-            domain = tuple(space.loop(f"d{i}", e) for i, e in enumerate(static(*x.shape)))
+            domain = tuple(space.loop(f"d{i}", e) for i, e in enumerate(x.shape))
             _, at = chase(space, x, domain)
             env = {d.terms[0][0]: v for d, v in zip(group.domain, at, strict=True) if d.terms}
             index = {m: tuple(space.substitute(i, group.space, env) for i in group.index[m]) for m in group.members}
@@ -328,7 +329,7 @@ class Fuser:
             if o.alias is not None:
                 continue
             s = source(o.node)
-            wanted = static(*o.strides)
+            wanted = o.strides
             strides = self._direct(o.node, wanted) if s not in taken else None
             if strides is not None:
                 taken.add(s)
@@ -337,13 +338,13 @@ class Fuser:
                 once = _without_repeats(o.node, wanted)
                 self._copy(once).bound[once] = (i, wanted)
 
-    def _direct(self, n: Node, strides: tuple[int, ...]) -> tuple[int, ...] | None:
+    def _direct(self, n: Node, strides: tuple[Size, ...]) -> tuple[Size, ...] | None:
         """Strides for the node under `n` that put `n` in memory with `strides`; None where it must be copied."""
         s = source(n)
         group = self.group_of.get(s)
         if group is None or group.folded or (group.kind == "call" and n is not s):
             return None
-        if any(t == 0 and e > 1 for e, t in zip(static(*n.shape), strides, strict=True)):
+        if any(t == 0 and not provably_le(e, 1) for e, t in zip(n.shape, strides, strict=True)):
             return None
         while is_view(n):
             pulled = pull_back(n, strides)
@@ -376,7 +377,7 @@ class Fuser:
         if not isinstance(n.attrs, SliceScatterAttrs) or n.args[0] is not target or source(n.args[1]) in changed:
             return self._copy(n)
         d, part = n.attrs.dim, n.args[1]
-        start, step = static(n.attrs.start, n.attrs.step)
+        start, step = n.attrs.start, n.attrs.step
         group = self._new("copy", shape_of(part), False)
         at = group.domain
         group.add(n, (*at[:d], group.space.scale(at[d], step, start), *at[d + 1 :]))
@@ -384,10 +385,10 @@ class Fuser:
         return group
 
 
-def _without_repeats(n: Node, strides: tuple[int, ...]) -> Node:
+def _without_repeats(n: Node, strides: tuple[Size, ...]) -> Node:
     """`n` without the elements that share their memory with others, those of dimensions of stride 0."""
     for d, (size, step) in enumerate(zip(shape_of(n), strides, strict=True)):
-        if step == 0 and size > 1:
+        if step == 0 and not provably_le(size, 1):
             n = SLICE(n, dim=d, start=0, stop=1, step=1)
     return n
 

@@ -359,6 +359,21 @@ def expressions(s: Stmt) -> tuple[Expr, ...]:
     return ()
 
 
+def variables(kernel: Kernel) -> set[Var]:
+    """Every variable that occurs in the kernel, bound or free."""
+    buffers = list(kernel.params)
+    found: set[Expr] = {e for _, e in kernel.grid}
+    for s in statements(kernel.body):
+        found.update(expressions(s))
+        if isinstance(s, Alloc):
+            buffers.append(s.buffer)
+    for b in buffers:
+        found.update(b.shape)
+        found.update(b.strides or ())
+        found.update((b.layout.address, b.layout.size) if b.layout is not None else ())
+    return {e for e in scalar.walk(*found) if isinstance(e, Var)}
+
+
 def _corners(r: Region) -> tuple[Expr, ...]:
     return r.offsets + r.shape
 

@@ -12,14 +12,17 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from ..base import dims
 from ..base.config import Options
+from ..base.dims import Size
 from ..graph.ir import Graph, InputAttrs, Node, Shape, TensorType, TupleType
 from ..graph.ops.contract import AttentionAttrs
 from ..graph.ops.opaque import GetitemAttrs
 from ..graph.ops.view import RESHAPE
 from ..graph.passes.folded import folded_nodes
 from .fuse import Group, Partition, is_virtual, new_group, partition
-from .ir import Kernel
+from .hints import Hints
+from .ir import Kernel, Var, var, variables
 from .lower.attention import lower_attention
 from .lower.checks import Check, check_kernel, check_of
 from .lower.context import Context, Lowered
@@ -31,7 +34,7 @@ from .lower.pointwise import lower_pointwise
 from .lower.prepare import for_library, prepare
 from .lower.reduce import lower_rows
 from .lower.scan import lower_scan
-from .lower.space import row_major, shape_of, static
+from .lower.space import row_major, shape_of
 from .lower.strides import CONFLICT, choose, padded
 from .lower.views import compose, is_view, whole
 from .program import Arg, Call, Launch, Program, Step, Storage, Value, View
@@ -42,17 +45,18 @@ Watch: TypeAlias = Callable[[Partition, Group, Sequence[Step]], None]
 
 
 def lower(graph: Graph, machine: Machine, options: Options | None = None, watch: Watch | None = None) -> Program:
-    """Lower `graph` for `machine`. Raises ValueError for symbolic sizes."""
+    """Lower `graph` for `machine`; what is symbolic in it is computed for every size, and costs are those of its hints."""
     library = options is not None and options.library
-    graph = prepare(graph, machine, library)
+    hints = Hints(graph.hints)
+    graph = prepare(graph, machine, hints, library)
     folded = folded_nodes(graph)
     parts = partition(graph, folded, machine)
-    inliner = Inliner(parts, machine)
+    inliner = Inliner(parts, machine, hints)
     inliner.run()
     return _Lowering(graph, parts, inliner, machine, library, watch).run()
 
 
-Cached = tuple[tuple[Kernel, tuple[tuple[int, int], ...]], ...]
+Cached = tuple[tuple[Kernel, tuple[tuple[int, Size], ...]], ...]
 
 
 class _Lowering:
@@ -63,7 +67,8 @@ class _Lowering:
         self, graph: Graph, parts: Partition, inliner: Inliner, machine: Machine, library: bool, watch: Watch | None
     ) -> None:
         self.graph, self.parts, self.inliner, self.machine, self.watch = graph, parts, inliner, machine, watch
-        self.library = library
+        self.library, self.hints = library, inliner.hints
+        self.symbols = _symbols(graph, self.hints)
         self.groups = sorted(parts.groups, key=lambda g: (not g.folded, g.order))  # what is folded has run before all else
         self.all: list[Value] = []
         self.values: dict[Node, Value] = {}
@@ -71,7 +76,7 @@ class _Lowering:
         self.folded: list[Step] = []
         self.cache: dict[object, Cached] = {}
         self.kernels: dict[Kernel, Kernel] = {}
-        self.checked: set[tuple[Node, int | None]] = set()
+        self.checked: set[tuple[Node, Size | None]] = set()
 
     def run(self) -> Program:
         for i, n in enumerate(self.graph.inputs):
@@ -118,9 +123,9 @@ class _Lowering:
             return
         self.checked.add((check.node, check.size))
         view, _ = self.view_of(check.node, folded)
-        kernel = check_kernel(view, check.size)
+        kernel = self._sized(check_kernel(view, check.size, self.hints))
         into = self.folded if folded else self.steps
-        into.append(Launch(self.kernels.setdefault(kernel, kernel), (Arg(self.all[view.value.id], view.offset),)))
+        into.append(self._started(kernel, (Arg(self.all[view.value.id], view.offset),)))
 
     # --- memory ---
 
@@ -165,15 +170,15 @@ class _Lowering:
 
     def _conflicts(self, a: View) -> bool:
         """Whether several blocks of rows would lie in few sets of a cache, each row a multiple of 1 KB from the next."""
-        *rows, _ = static(*a.shape)
-        *steps, last = static(*a.strides)
+        *rows, _ = self.hints.all(a.shape)
+        *steps, last = self.hints.all(a.strides)
         apart = [t for s, t in zip(rows, steps, strict=True) if s > 1][-1:]
         bytes_ = apart[0] * a.value.dtype.bytes if apart else 0
         return math.prod(rows) > ROW_LIMIT and last == 1 and bytes_ > 0 and bytes_ % CONFLICT == 0
 
     def _is_apart(self, a: View, columns: int) -> bool:
         """Whether elements of a's rows lie apart where the machine would multiply them in pairs, or read them many times."""
-        rows, k = static(*a.shape[-2:])
+        rows, k = self.hints.all(a.shape[-2:])
         often = rows >= 8 and columns >= 4 * self.machine.nr
         return k > 1 and a.strides[-1] != 1 and (often or self.machine.pair_of(a.value.dtype, k) > 1)
 
@@ -209,7 +214,7 @@ class _Lowering:
                     self._library(group, targets)
                 case "contract":
                     assert group.core is not None
-                    a, columns = group.core.args[0], shape_of(group.core)[-1]
+                    a, columns = group.core.args[0], self.hints(shape_of(group.core)[-1])
                     sides = operands(group.core, lambda n: self.view_of(n, group.folded, n is a, columns))
                     both = (sides.a.node, sides.b.node)
                     self._launch(group, targets, lambda c: lower_contract(group, c, sides), sides.structure, both)
@@ -230,7 +235,7 @@ class _Lowering:
     def _is_for_library(self, group: Group, targets: dict[Node, Value]) -> bool:
         core = group.core
         alone = core is not None and group.members == [core] and not group.inlined and targets.keys() == {core}
-        return self.library and alone and core is not None and not group.folded and for_library(core, self.machine)
+        return self.library and alone and core is not None and not group.folded and for_library(core, self.machine, self.hints)
 
     def _library(self, group: Group, targets: dict[Node, Value]) -> None:
         """The product by a library call."""
@@ -257,12 +262,12 @@ class _Lowering:
                 blank[0], blank[1], blank[2], mask, blank[-1],
                 scale=a.scale, causal=a.causal, safe=a.safe, machine=self.machine,
             )  # fmt: skip
-            where = tuple([(-1 - x.value.id, static(x.offset)[0]) for x in launch.args])
-            cached = self.cache[key] = ((self.kernels.setdefault(launch.kernel, launch.kernel), where),)
+            where = tuple([(-1 - x.value.id, x.offset) for x in launch.args])
+            cached = self.cache[key] = ((self._sized(launch.kernel), where),)
         into = self.folded if group.folded else self.steps
         for kernel, where in cached:
             args = [Arg(self.all[views[i].value.id], views[i].offset + offset) for i, offset in where]
-            into.append(Launch(kernel, tuple(args)))
+            into.append(self._started(kernel, tuple(args)))
 
     def _call(self, group: Group) -> None:
         node = group.core
@@ -277,10 +282,20 @@ class _Lowering:
         if isinstance(node.type, TupleType) and not results:
             # What nobody takes need not even be a tensor; one result is kept, so that an operator with effects runs.
             t = node.type.items[0]
-            results[0] = self._value(t, row_major(static(*t.shape)), Storage.TEMP, name=node.op.name)
+            results[0] = self._value(t, row_major(t.shape), Storage.TEMP, name=node.op.name)
         self.steps.append(Call(node, args, tuple([self.all[v.id] for v in results.values()]), False, tuple(results)))
 
     # --- kernels ---
+
+    def _sized(self, kernel: Kernel) -> Kernel:
+        """The kernel with the symbols that occur in it as its scalars; equal ones are one object."""
+        if self.symbols:
+            used = variables(kernel)
+            kernel = dataclasses.replace(kernel, scalars=tuple([v for v in self.symbols if v in used]))
+        return self.kernels.setdefault(kernel, kernel)
+
+    def _started(self, kernel: Kernel, args: tuple[Arg, ...]) -> Launch:
+        return Launch(kernel, args, tuple([self.symbols[v] for v in kernel.scalars]))
 
     def _launch(
         self, group: Group, targets: dict[Node, Value], template: Callable[[Context], list[Lowered]], extra: object = (),
@@ -294,10 +309,10 @@ class _Lowering:
         key = (group.kind, group.shape, group.reduced, rows, extra)
         cached = self.cache.get(key)
         if cached is None:
-            lowered = template(Context(self.machine, self.values, targets))
+            lowered = template(Context(self.machine, self.values, targets, self.hints))
             place = {n: i for i, n in enumerate(nodes)}
             cached = tuple(
-                (self.kernels.setdefault(one.kernel, one.kernel), tuple((place[b.node], b.offset) for b in one.bindings))
+                (self._sized(one.kernel), tuple((place[b.node], b.offset) for b in one.bindings))
                 for one in lowered
             )
             self.cache[key] = cached
@@ -308,7 +323,7 @@ class _Lowering:
                 n = nodes[i]
                 value = targets[n] if p.name in kernel.outputs else self.values[n]
                 args.append(Arg(self.all[value.id], offset))
-            into.append(Launch(kernel, tuple(args)))
+            into.append(self._started(kernel, tuple(args)))
 
     def _structure(
         self, group: Group, targets: dict[Node, Value], operands: tuple[Node, ...]
@@ -334,6 +349,15 @@ class _Lowering:
         members = tuple([(visit(m), targets[m].strides if m in targets else None) for m in group.members])
         sources = tuple([visit(s) for s in (*group.sources.values(), *operands)])
         return list(place), (tuple(rows), members, sources)
+
+
+def _symbols(graph: Graph, hints: Hints) -> dict[Var, Size]:
+    """The graph's symbols by the variables that stand for them in kernels, in the order of its hints."""
+    if not hints.values:
+        return {}
+    sizes = [s for n in graph.nodes() for t in (n.type.items if isinstance(n.type, TupleType) else (n.type,)) for s in t.shape]
+    known = {s.name: s.dim for s in dims.symbols(*sizes)}
+    return {var(name): known.get(name) or dims.symbol(name, lo=None) for name in hints.values}
 
 
 def _is_pure(group: Group) -> bool:

@@ -7,17 +7,18 @@ A launch that fails makes the call run in eager, whose error the caller then see
 from __future__ import annotations
 
 import contextlib
-import math
 from dataclasses import dataclass
 
+from ...base import dtypes, scalar
+from ...base.dims import Size, to_expr
 from ...base.scalar import Expr
 from ...graph.ir import Node
 from ...graph.ops.index import GATHER, TAKE, DimAttrs
 from ...graph.ops.pointwise import FLOORDIV, MOD, QUOT, REM
 from ..builder import KernelBuilder
+from ..hints import Hints
 from ..ir import Kernel
 from ..program import View
-from .space import static
 
 DIVISIONS = (FLOORDIV, MOD, QUOT, REM)
 
@@ -27,27 +28,33 @@ class Check:
     """Every element of `node` lies in [0, size), or, where `size` is None, differs from zero."""
 
     node: Node
-    size: int | None
+    size: Size | None
 
 
 def check_of(n: Node) -> Check | None:
     """The condition under which `n` can be computed, if it has one."""
     if n.op in (TAKE, GATHER):
         assert isinstance(n.attrs, DimAttrs)
-        return Check(n.args[1], static(n.args[0].shape[n.attrs.dim])[0])
+        return Check(n.args[1], n.args[0].shape[n.attrs.dim])
     if n.op in DIVISIONS and n.dtype.is_integer:
         return Check(n.args[1], None)
     return None
 
 
-def check_kernel(view: View, size: int | None) -> Kernel:
+def _within(value: Expr, size: Size) -> Expr:
+    if isinstance(size, int):
+        return (value >= 0) & (value < size)
+    return (value >= 0) & (scalar.cast(value, dtypes.i64) < to_expr(size))
+
+
+def check_kernel(view: View, size: Size | None, hints: Hints) -> Kernel:
     """One block that looks at every element of the view."""
     b = KernelBuilder("check_index" if size is not None else "check_divisor")
-    shape = static(*view.shape)
-    x = b.param("x", view.value.dtype, shape, static(*view.strides))
+    shape = tuple(map(to_expr, view.shape))
+    x = b.param("x", view.value.dtype, shape, tuple(map(to_expr, view.strides)))
     nest = b.parallel(*shape) if shape else contextlib.nullcontext(())
     with nest as index:
         value = x[index]
-        fine: Expr = value.ne(0) if size is None else (value >= 0) & (value < size)
+        fine: Expr = value.ne(0) if size is None else _within(value, size)
         b.check(fine, "integer division by zero" if size is None else f"an index lies outside 0 to {size - 1}")
-    return b.build(cost=math.prod(shape) / 8)
+    return b.build(cost=hints.product(view.shape) / 8)

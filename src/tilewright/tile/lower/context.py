@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from ...graph.ir import Family, Node
 from ..fuse import Group
+from ..hints import Hints
 from ..ir import Buffer, Expr, Kernel, Stmt, Var
 from ..program import Value
 from ..schedule import Machine
@@ -19,11 +20,12 @@ from .emit import Binding, Params
 
 @dataclass
 class Context:
-    """`values` are read, `targets` (members of the group at hand) are written."""
+    """`values` are read, `targets` (members of the group at hand) are written. `hints` are examples of symbolic sizes."""
 
     machine: Machine
     values: Mapping[Node, Value]
     targets: Mapping[Node, Value]
+    hints: Hints = field(default_factory=Hints)
 
 
 @dataclass(frozen=True)

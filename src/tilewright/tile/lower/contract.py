@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...base import scalar
+from ...base.dims import to_expr
 from ...base.scalar import Expr, Var, const
 from ...graph.ir import Node
 from ..fuse import Group
@@ -20,7 +21,7 @@ from ..layout import paired
 from ..program import View
 from ..schedule import GemmPlan, dot_rows, expression_cycles, gemm_ns, plan_gemm
 from .context import Context, Draft, Lowered, kernel_name
-from .domain import Domain, axis, extent, merged, refined
+from .domain import Domain, Run, axis, extent, merged, refined
 from .emit import Axis, Emitter, Params, Trace
 from .pack import converted_copy
 from .packing import PackedAttrs
@@ -30,7 +31,8 @@ PAIRED_ROWS = 4  # up to which packing a right side in pairs, inside the kernel,
 
 _PAD = 16  # elements that rows of a copy are longer by, so that they do not meet in one set of a cache
 
-Run = list[tuple[Var, int]]
+def _extent(run: Run) -> int:
+    return static(extent(run))[0]
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def operands(core: Node, view_of: Callable[[Node], tuple[View, Node]]) -> Operan
 
 
 def _side(view: View, node: Node) -> Side:
-    return Side(node, static(*view.shape), static(*view.strides), view.offset if isinstance(view.offset, int) else 0)
+    return Side(node, static(*view.shape), static(*view.strides), static(view.offset)[0])
 
 
 def lower_contract(group: Group, context: Context, sides: Operands) -> list[Lowered]:
@@ -87,7 +89,8 @@ class _Contract:
         self.machine = context.machine
         self.members = [m for m in group.members if m in context.targets]
         self.here = {*group.members, *group.inlined}
-        self.n, self.k = shape_of(self.core)[-1], sides.a.shape[-1]
+        self.shape = static(*shape_of(self.core))
+        self.n, self.k = self.shape[-1], sides.a.shape[-1]
         self.nr = self.machine.nr
         self.compute = self.core.dtype.compute
         self.pair = sides.pair or self.machine.pair_of(self.core.dtype, self.k)
@@ -96,14 +99,14 @@ class _Contract:
         self.along = not self.ahead and self._along_k()
         own = sides.packed or not (self.ahead or self.along)
         self.multiplies_pairs = self.pair > 1 and own
-        self.wide = own and self.machine.widens(self.core.dtype, self.k, shape_of(self.core)[-2])
+        self.wide = own and self.machine.widens(self.core.dtype, self.k, self.shape[-2])
         if sides.packed:
             self.wide = sides.b.node.dtype is not self.core.dtype
 
     def _in_place(self) -> bool:
         """Whether rows of b can be read where they are: contiguous, and not so far apart that few sets of a cache hold them."""
         k_step, n_step = self.sides.b.strides[-2:]
-        rows = shape_of(self.core)[-2]
+        rows = self.shape[-2]
         if self.pair > 1 and rows > PAIRED_ROWS:
             return False
         apart = k_step * self.core.dtype.bytes % 1024 == 0 and self.k > 64
@@ -113,7 +116,7 @@ class _Contract:
         """Whether b, contiguous along K, is multiplied where it is, as dot products: too few rows would share packed panels."""
         limit = PAIRED_ROWS if self.pair > 1 else dot_rows(self.k)
         contiguous = self.sides.b.strides[-2] == 1 and self.sides.a.strides[-1] == 1
-        return contiguous and self.k > 1 and math.prod(shape_of(self.core)[:-1]) <= limit
+        return contiguous and self.k > 1 and math.prod(self.shape[:-1]) <= limit
 
     # --- loops ---
 
@@ -157,12 +160,12 @@ class _Contract:
 class _Writer:
     def __init__(self, owner: _Contract, domain: Domain, batches: list[Run], rows: Run, a_form: Affine, b_form: Affine) -> None:
         self.owner, self.domain, self.machine = owner, domain, owner.machine
-        self.m = extent(rows)
+        self.m = _extent(rows)
         self.panels = math.ceil(owner.n / owner.nr)
-        batch = math.prod(extent(r) for r in batches)
+        batch = math.prod(_extent(r) for r in batches)
         self.plan = self._planned(batch)
         self.draft = Draft(kernel_name(owner.group))
-        self.grid: list[tuple[Var, Expr]] = [(scalar.var(f"b{i}"), const(extent(run))) for i, run in enumerate(batches)]
+        self.grid: list[tuple[Var, Expr]] = [(scalar.var(f"b{i}"), const(_extent(run))) for i, run in enumerate(batches)]
         self.batches = [v for v, _ in self.grid]
         self.batch_axes = [axis(run, v) for run, v in zip(batches, self.batches, strict=True)]
         self.rows = rows
@@ -179,11 +182,11 @@ class _Writer:
 
     def _operand(self, side: Side, batches: list[Run], form: Affine, tail: int, rows: Run) -> Buffer:
         """The parameter [batch runs..., rows if any..., the last `tail` dimensions of the operand]."""
-        shape = [extent(run) for run in batches]
-        strides = [form.coefficient(run[-1][0]) for run in batches]
+        shape = [_extent(run) for run in batches]
+        strides = [*static(*(form.coefficient(run[-1][0]) for run in batches))]
         if tail == 1:
             shape.append(self.m)
-            strides.append(form.coefficient(rows[-1][0]) if rows else max(side.shape[-1], 1))
+            strides += static(form.coefficient(rows[-1][0])) if rows else [max(side.shape[-1], 1)]
         shape += side.shape[-tail:]
         strides += side.strides[-tail:]
         return self.draft.params.get(side.node, tuple(shape), tuple(strides), side.offset + form.const)
@@ -195,8 +198,8 @@ class _Writer:
         b = sides.b.turned() if self.turned else sides.b
         if sides.pair <= 1:
             return self._operand(b, batches, form, 3 if sides.packed else 2, [])
-        shape = (*(extent(run) for run in batches), b.shape[-4], self.owner.deep, self.owner.nr)
-        steps = (*(form.coefficient(run[-1][0]) for run in batches), b.strides[-4])
+        shape = (*(_extent(run) for run in batches), b.shape[-4], self.owner.deep, self.owner.nr)
+        steps = (*static(*(form.coefficient(run[-1][0]) for run in batches)), b.strides[-4])
         return self.draft.params.get(b.node, shape, steps, b.offset + form.const, layout=paired(shape, steps, sides.pair))
 
     def _left(self, batches: list[Run], form: Affine) -> Buffer:
@@ -353,13 +356,13 @@ class _Writer:
 
     def _parts(self, columns: Run, panel: Expr, j: Expr) -> tuple[Expr, ...] | None:
         """The values of the variables that columns are split into, where whole panels lie within the innermost."""
-        inner = columns[-1][1]
+        inner, *_ = static(columns[-1][1])
         if len(columns) == 1 or inner % self.owner.nr:
             return None
         per = inner // self.owner.nr
         parts: list[Expr] = [(panel % const(per)) * const(self.owner.nr) + j]
         rest = panel // const(per)
         for _, e in reversed(columns[1:-1]):
-            parts.insert(0, rest % const(e))
-            rest = rest // const(e)
+            parts.insert(0, rest % to_expr(e))
+            rest = rest // to_expr(e)
         return (rest, *parts)

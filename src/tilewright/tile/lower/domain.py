@@ -10,9 +10,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from ...base.dims import Size, quotient
 from ...base.scalar import Expr, Var
 from ...graph.ir import Node
 from ..fuse import Group
+from ..hints import Hints
 from .emit import Axis, fits
 from .space import ZERO, Affine, Index, Space, row_major
 
@@ -28,12 +30,12 @@ class Domain:
     """
 
     space: Space
-    dims: list[list[tuple[Var, int]]]
+    dims: list[list[tuple[Var, Size]]]
     domain: Index
     index: dict[Node, Index]
 
     @property
-    def vars(self) -> list[tuple[Var, int]]:
+    def vars(self) -> list[tuple[Var, Size]]:
         return [v for dim in self.dims for v in dim]
 
     def own_axes(self) -> list[Axis]:
@@ -41,13 +43,14 @@ class Domain:
         return [Axis((v,), (e,), v) for v, e in self.vars]
 
 
-Factors = list[list[int]]
+Run = list[tuple[Var, Size]]
+Factors = list[list[Size]]
 
 
 def build(group: Group, factors: Factors) -> Domain:
     """The group's indices with dimension i split into `factors[i]`."""
     space = Space()
-    dims: list[list[tuple[Var, int]]] = []
+    dims: list[Run] = []
     domain: list[Affine] = []
     for i, parts in enumerate(factors):
         loops = [space.loop(f"d{i}" if len(parts) == 1 else f"d{i}_{k}", e) for k, e in enumerate(parts)]
@@ -75,20 +78,24 @@ def refined(group: Group, probe: Callable[[Domain], object]) -> Domain:
 
 def _split(domain: Domain, factors: Factors) -> bool:
     """Apply one request for every variable; whether there was any."""
-    wanted: dict[Var, int] = {}
+    wanted: dict[Var, Size] = {}
     for v, inner in domain.space.splits:
         wanted.setdefault(v, inner)
     for i, dim in enumerate(domain.dims):
         if any(v in wanted for v, _ in dim):
-            factors[i] = [f for v, e in dim for f in ((e // wanted[v], wanted[v]) if v in wanted else (e,))]
+            factors[i] = [f for v, e in dim for f in (_parts(e, wanted[v]) if v in wanted else (e,))]
     return bool(wanted)
 
 
-def merged(
-    variables: Sequence[tuple[Var, int]], forms: Iterable[Affine], alone: Iterable[Var] = ()
-) -> list[list[tuple[Var, int]]]:
+def _parts(extent: Size, inner: Size) -> tuple[Size, Size]:
+    outer = quotient(extent, inner)
+    assert outer is not None  # or it had not been asked for
+    return outer, inner
+
+
+def merged(variables: Sequence[tuple[Var, Size]], forms: Iterable[Affine], alone: Iterable[Var] = ()) -> list[Run]:
     """Runs of adjacent variables over which every form counts as over one; those in `alone` stay single."""
-    runs: list[list[tuple[Var, int]]] = []
+    runs: list[Run] = []
     forms, alone = list(forms), set(alone)
     for v, e in variables:
         if runs and v not in alone and runs[-1][-1][0] not in alone:
@@ -101,31 +108,35 @@ def merged(
     return runs
 
 
-def by_stride(variables: Sequence[tuple[Var, int]], store: Affine) -> list[tuple[Var, int]]:
+def by_stride(variables: Sequence[tuple[Var, Size]], store: Affine, hints: Hints) -> Run:
     """The variables in the order of memory of a store, outermost first; those it does not step in come first."""
-    return sorted(variables, key=lambda v: (store.coefficient(v[0]) != 0, -abs(store.coefficient(v[0]))))
+    return sorted(variables, key=lambda v: (store.coefficient(v[0]) != 0, -abs(hints(store.coefficient(v[0])))))
 
 
-def extent(run: Sequence[tuple[Var, int]]) -> int:
+def extent(run: Sequence[tuple[Var, Size]]) -> Size:
     return math.prod(e for _, e in run)
 
 
-def axis(run: Sequence[tuple[Var, int]], expr: Expr, parts: tuple[Expr, ...] | None = None) -> Axis:
+def axis(run: Sequence[tuple[Var, Size]], expr: Expr, parts: tuple[Expr, ...] | None = None) -> Axis:
     return Axis(tuple([v for v, _ in run]), tuple([e for _, e in run]), expr, parts)
 
 
-def cut_axis(run: Sequence[tuple[Var, int]], expr: Expr, start: int, size: int) -> Axis:
+def cut_axis(run: Sequence[tuple[Var, Size]], expr: Expr, start: Size, size: Size) -> Axis:
     """The axis of a single variable that runs over `size` values from `start` on."""
     return Axis((run[0][0],), (size,), expr, None, start)
 
 
-def boxes(cuts: dict[Var, list[int]], extents: dict[Var, int]) -> list[dict[Var, tuple[int, int]]]:
-    """The boxes that cutting each variable at its points makes: variable -> (first, extent). Empty cuts give one box."""
-    found: list[dict[Var, tuple[int, int]]] = [{}]
+Box = dict[Var, tuple[Size, Size]]
+
+
+def boxes(cuts: dict[Var, list[Size]], extents: dict[Var, Size]) -> list[Box]:
+    """The boxes that cutting each variable at its points, which ascend, makes: variable -> (first, extent). Empty cuts give
+    one box."""
+    found: list[Box] = [{}]
     for v, points in cuts.items():
-        edges = [0, *sorted(points), extents[v]]
+        edges = [0, *points, extents[v]]
         found = [{**box, v: (low, high - low)} for box in found for low, high in zip(edges, edges[1:])]
     return found
 
 
-__all__ = ["ZERO", "Domain", "axis", "boxes", "build", "by_stride", "cut_axis", "extent", "merged", "refined"]
+__all__ = ["ZERO", "Box", "Domain", "Run", "axis", "boxes", "build", "by_stride", "cut_axis", "extent", "merged", "refined"]

@@ -7,17 +7,19 @@ is asked for. Must not know grids or statements.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...base import dtypes, scalar
+from ...base import dims, dtypes, scalar
+from ...base.dims import Size, provably_le, provably_lt, to_expr
 from ...base.scalar import Expr, Var, cast, const
 from ...graph.ir import Family, Node
 from ...graph.ops.index import CAT, GATHER, TAKE, DimAttrs, IotaAttrs, PadAttrs, SliceScatterAttrs
 from ..ir import Buffer, Layout
 from ..program import Value
 from .packing import PackAttrs
-from .space import ZERO, Affine, Index, Space, row_major, shape_of, static
+from .space import ZERO, Affine, Index, Space, divisor_expr, row_major, shape_of
 from .views import backward, broadcast
 
 
@@ -30,19 +32,18 @@ class Axis:
     """
 
     vars: tuple[Var, ...]
-    extents: tuple[int, ...]
+    extents: tuple[Size, ...]
     expr: Expr
     parts: tuple[Expr, ...] | None = None
-    start: int = 0
+    start: Size = 0
 
     def part(self, k: int) -> Expr:
         if self.parts is not None:
             return self.parts[k]
-        if self.start:
-            return self.expr + const(self.start)
-        inner = row_major(self.extents)[k]
-        quotient = self.expr // const(inner)
-        return quotient if k == 0 else quotient % const(self.extents[k])
+        if self.start != 0:
+            return self.expr + to_expr(self.start)
+        quotient = self.expr // divisor_expr(row_major(self.extents)[k])
+        return quotient if k == 0 else quotient % divisor_expr(self.extents[k])
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Binding:
     """What a parameter is bound to at launch: the memory of `node`, `offset` elements in."""
 
     node: Node
-    offset: int
+    offset: Size
 
 
 @dataclass
@@ -65,9 +66,9 @@ class Params:
     def get(
         self,
         node: Node,
-        shape: tuple[int, ...],
-        strides: tuple[int, ...],
-        offset: int,
+        shape: tuple[Size, ...],
+        strides: tuple[Size, ...],
+        offset: Size,
         write: bool = False,
         layout: Layout | None = None,
     ) -> Buffer:
@@ -78,8 +79,8 @@ class Params:
         found = self.known.get(key)
         if found is None:
             name = f"y{len(self.outputs)}" if write else f"x{len(self.buffers) - len(self.outputs)}"
-            step = None if layout or strides == row_major(shape) else tuple(const(s) for s in strides)
-            found = self.known[key] = Buffer(name, node.dtype, tuple(const(s) for s in shape), strides=step, layout=layout)
+            step = None if layout or strides == row_major(shape) else tuple([to_expr(s) for s in strides])
+            found = self.known[key] = Buffer(name, node.dtype, tuple([to_expr(s) for s in shape]), strides=step, layout=layout)
             self.buffers.append(found)
             self.bindings.append(Binding(node, offset))
             if write:
@@ -130,15 +131,15 @@ class Emitter:
         self.trace.forms[a] = None
         total: Expr | None = None
         for step, e in self._merged(a):
-            part = e if step == 1 else e * const(step)
+            part = e if step == 1 else e * to_expr(step)
             total = part if total is None else total + part
         if total is None:
-            return const(a.const)
-        return total + const(a.const) if a.const else total
+            return to_expr(a.const)
+        return total + to_expr(a.const) if a.const != 0 else total
 
-    def _merged(self, a: Affine) -> list[tuple[int, Expr]]:
+    def _merged(self, a: Affine) -> list[tuple[Size, Expr]]:
         """(coefficient, expression) pairs whose sum is `a` less its constant: one an axis where the coefficients fit it."""
-        found: list[tuple[int, Expr]] = []
+        found: list[tuple[Size, Expr]] = []
         done: set[Axis] = set()
         for atom, c in a.terms:
             axis = self.axis_of.get(atom) if isinstance(atom, Var) else None
@@ -149,11 +150,11 @@ class Emitter:
                 found += self._along(axis, a)
         return found
 
-    def _along(self, axis: Axis, a: Affine) -> list[tuple[int, Expr]]:
+    def _along(self, axis: Axis, a: Affine) -> list[tuple[Size, Expr]]:
         coefficients = [a.coefficient(v) for v in axis.vars]
         if fits(coefficients, axis.extents):
-            return [(coefficients[-1], axis.expr + const(axis.start))]
-        return [(c, axis.part(k)) for k, c in enumerate(coefficients) if c]
+            return [(coefficients[-1], axis.expr + to_expr(axis.start))]
+        return [(c, axis.part(k)) for k, c in enumerate(coefficients) if c != 0]
 
     def _atom(self, atom: Expr) -> Expr:
         """An opaque atom is written over domain variables; put the loops' expressions in their places."""
@@ -170,25 +171,28 @@ class Emitter:
         """A parameter for the memory of `node` and the index in it of element `index`."""
         value = (self.targets if write else self.values)[node]
         if not self.is_affine(index):
-            buffer = self.params.get(node, static(*value.shape), static(*value.strides), 0, write)
+            buffer = self.params.get(node, value.shape, value.strides, 0, write)
             return buffer, tuple(self.render(i) for i in index) or (const(0),)
-        address = self.space.linear(index, static(*value.strides))
+        address = self.space.linear(index, value.strides)
         self.trace.forms[address] = None
         if write:
             self.trace.stores[address] = None
-        shape, strides, at, offset = [], [], [], address.const
+        shape: list[Size] = []
+        strides: list[Size] = []
+        at: list[Expr] = []
+        offset = address.const
         for axis in self.axes:
             coefficients = [address.coefficient(v) for v in axis.vars]
-            if not any(coefficients):
+            if all(c == 0 for c in coefficients):
                 continue
             offset += coefficients[-1] * axis.start
             if fits(coefficients, axis.extents):
-                shape.append(_product(axis.extents))
+                shape.append(math.prod(axis.extents))
                 strides.append(coefficients[-1])
                 at.append(axis.expr)
                 continue
             for k, c in enumerate(coefficients):
-                if c:
+                if c != 0:
                     shape.append(axis.extents[k])
                     strides.append(c)
                     at.append(axis.part(k))
@@ -257,16 +261,25 @@ class Emitter:
                 return self.value(args[0], (*index[:d], at, *index[d + 1 :]))
         raise NotImplementedError(f"index operator {node.op.name}")
 
-    def _position(self, node: Node, index: Index, size: int) -> Affine:
+    def _position(self, node: Node, index: Index, size: Size) -> Affine:
         """A loaded index as an atom. It is kept within the operand, whatever the caller passed."""
         known = self._ranged(node, index)
-        if known is not None and 0 <= self.space.range(known)[0] and self.space.range(known)[1] < size:
+        if known is not None and self._lies(known, 0, size):
             return known
-        e = cast(self.value(node, index), dtypes.i64)
-        e = scalar.minimum(scalar.maximum(e, 0), max(size - 1, 0))
+        return self._kept_within(cast(self.value(node, index), dtypes.i64), size)
+
+    def _kept_within(self, e: Expr, size: Size) -> Affine:
+        """An index of any value as an atom in [0, size), or zero where that is empty."""
+        last = dims.maximum(size - 1, 0)
+        e = scalar.minimum(scalar.maximum(e, 0), to_expr(last))
         if isinstance(e, scalar.Const):
             return Affine((), int(e.value))
-        return self.space.atom(e, 0, max(size - 1, 0))
+        return self.space.atom(e, 0, last)
+
+    def _lies(self, a: Affine, low: Size, high: Size) -> bool:
+        """Whether `a` is in [low, high) for all iterations."""
+        first, last = self.space.range(a)
+        return provably_le(low, first) and provably_lt(last, high)
 
     def _ranged(self, node: Node, index: Index) -> Affine | None:
         """The value of an integer range at `index`, which is affine too."""
@@ -277,42 +290,40 @@ class Emitter:
                 return self.space.scale(index[0], step, start)
         return None
 
-    def _within(self, a: Affine, low: int, high: int) -> bool | None:
+    def _within(self, a: Affine, low: Size, high: Size) -> bool | None:
         """Whether `a` is in [low, high) for all iterations (True), for none (False), or it depends (None, cuts requested)."""
         first, last = self.space.range(a)
-        if low <= first and last < high:
+        if provably_le(low, first) and provably_lt(last, high):
             return True
-        if last < low or first >= high:
+        if provably_lt(last, low) or provably_le(high, first):
             return False
         for point in (low, high):
-            if first < point <= last:
+            if not (provably_le(point, first) or provably_lt(last, point)):
                 self.space.request_cut(a, point)
         return None
 
-    def _clamped(self, a: Affine, size: int) -> Affine:
-        first, last = self.space.range(a)
-        if 0 <= first and last < size:
-            return a
-        e = scalar.minimum(scalar.maximum(self.render(a), 0), size - 1)
-        return self.space.atom(e, 0, size - 1)
+    def _clamped(self, a: Affine, size: Size) -> Affine:
+        return a if self._lies(a, 0, size) else self._kept_within(self.render(a), size)
 
-    def _inside(self, a: Affine, low: int, high: int) -> Expr:
+    def _inside(self, a: Affine, low: Size, high: Size) -> Expr:
         e = self.render(a)
         first, last = self.space.range(a)
-        tests = ([e >= low] if first < low else []) + ([e < high] if last >= high else [])
+        tests = [] if provably_le(low, first) else [e >= to_expr(low)]
+        tests += [] if provably_lt(last, high) else [e < to_expr(high)]
         return tests[0] if len(tests) == 1 else tests[0] & tests[1]
 
     def _cat(self, args: Sequence[Node], index: Index, d: int) -> Expr:
-        start, found = 0, None
-        pieces: list[tuple[int, Node]] = []
+        start: Size = 0
+        found: tuple[Size, Node] | None = None
+        pieces: list[tuple[Size, Node]] = []
         for a in args:
             size = shape_of(a)[d]
-            within = self._within(index[d], start, start + size) if size else False
+            within = self._within(index[d], start, start + size) if size != 0 else False
             if within:
                 found = (start, a)
             elif within is None:
                 pieces.append((start, a))
-            start += size
+            start = start + size
         if found is not None:
             return self.value(found[1], (*index[:d], self.space.scale(index[d], 1, -found[0]), *index[d + 1 :]))
         position = self.render(index[d])
@@ -321,14 +332,14 @@ class Emitter:
             size = shape_of(a)[d]
             at = self._clamped(self.space.scale(index[d], 1, -start), size)
             e = self.value(a, (*index[:d], at, *index[d + 1 :]))
-            result = e if result is None else scalar.select(position < start + size, e, result)
+            result = e if result is None else scalar.select(position < to_expr(start + size), e, result)
         assert result is not None
         return result
 
     def _slice_scatter(self, node: Node, attrs: SliceScatterAttrs, index: Index) -> Expr:
         x, src = node.args
         d = attrs.dim
-        start, stop, step = static(attrs.start, attrs.stop, attrs.step)
+        start, stop, step = attrs.start, attrs.stop, attrs.step
         size = shape_of(src)[d]
         if size == 0:
             return self.value(x, index)
@@ -339,10 +350,11 @@ class Emitter:
         if within is True:
             return self.value(src, (*index[:d], shifted, *index[d + 1 :]))
         e = self.render(shifted)
-        cond = (e >= 0) & (self.render(index[d]) < stop)
+        cond = (e >= 0) & (self.render(index[d]) < to_expr(stop))
         if step != 1:
-            cond = cond & (e % const(step)).eq(0)
-            shifted = self.space.atom(e // const(step), -(start // step) - 1, (shape_of(x)[d] - start) // step)
+            by = divisor_expr(step)
+            cond = cond & (e % by).eq(0)
+            shifted = self.space.atom(e // by, -(start // step) - 1, (shape_of(x)[d] - start) // step)
         at = self._clamped(shifted, size)
         return scalar.select(cond, self.value(src, (*index[:d], at, *index[d + 1 :])), self.value(x, index))
 
@@ -350,7 +362,7 @@ class Emitter:
         x, fill = node.args[0], const(attrs.value, node.dtype.compute)
         at: list[Affine] = []
         cond: Expr | None = None
-        lows = static(*(low for low, _ in attrs.pads))
+        lows = [low for low, _ in attrs.pads]
         for i, size, low in zip(index, shape_of(x), lows, strict=True):
             within = self._within(i, low, low + size)
             if within is False or size == 0:
@@ -373,8 +385,8 @@ class Emitter:
         cond: Expr | None = None
         at = list(batch)
         for i, size in ((row, k), (column, n)):
-            if self.space.range(i)[1] >= size:
-                test = self.render(i) < size
+            if not provably_lt(self.space.range(i)[1], size):
+                test = self.render(i) < to_expr(size)
                 cond = test if cond is None else cond & test
                 i = self._clamped(i, size)
             at.append(i)
@@ -382,18 +394,11 @@ class Emitter:
         return e if cond is None else scalar.select(cond, e, const(0, e.dtype))
 
 
-def fits(coefficients: Sequence[int], extents: Sequence[int]) -> bool:
+def fits(coefficients: Sequence[Size], extents: Sequence[Size]) -> bool:
     """Whether a linear form over adjacent variables is a multiple of their merged count."""
     return all(a == b * e for a, b, e in zip(coefficients, coefficients[1:], extents[1:]))
 
 
-def _product(extents: Sequence[int]) -> int:
-    total = 1
-    for e in extents:
-        total *= e
-    return total
-
-
-def domain(space: Space, shape: Sequence[int], prefix: str = "d") -> Index:
+def domain(space: Space, shape: Sequence[Size], prefix: str = "d") -> Index:
     """Fresh variables for every dimension of `shape` (constant zero where the size is 1)."""
     return tuple(space.loop(f"{prefix}{i}", s) if s != 1 else ZERO for i, s in enumerate(shape))

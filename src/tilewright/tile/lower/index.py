@@ -9,7 +9,7 @@ import math
 
 from ...graph.ops.index import AsStridedScatterAttrs
 from ..fuse import Group, new_group
-from .space import reshape_index, shape_of, static
+from .space import reshape_index, shape_of
 
 
 def scatter_steps(group: Group) -> list[Group]:
@@ -24,7 +24,7 @@ def scatter_steps(group: Group) -> list[Group]:
     if src.tensor.numel == 0:
         return [base]
     over = new_group("scatter_source", shape_of(src), group.folded, group.order)
-    flat = over.space.linear(over.domain, static(*n.attrs.strides), *static(n.attrs.offset))
+    flat = over.space.linear(over.domain, n.attrs.strides, n.attrs.offset)
     over.add(n, reshape_index(over.space, (flat,), (math.prod(shape),), shape))
     over.sources[n] = src
     return [base, over]

@@ -8,7 +8,6 @@ Must not know statements or memory.
 from __future__ import annotations
 
 import functools
-import math
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from ...base import scalar
 from ...base.dtypes import DType
 from ...graph.ir import Attrs, Family, Node, Op
 from ..fuse import Group, Partition, is_leaf, is_virtual
+from ..hints import Hints
 from ..schedule import LAUNCH_NS, Machine, expression_cycles
 from .space import shape_of
 
@@ -33,13 +33,12 @@ class Read:
     consumer: Node
     arg: Node
 
-    @property
-    def evaluations(self) -> int:
+    def evaluations(self, hints: Hints) -> int:
         """How many elements it asks for."""
         n = self.consumer
         own = n.op.family is Family.POINTWISE or n.op.name in ("take", "gather", "pad", "pack")
-        once = math.prod(shape_of(n)) or 1
-        return math.prod(shape_of(n if own else self.arg)) * max(1, self.group.inlined.get(n, once) // once)
+        once = hints.product(shape_of(n)) or 1
+        return hints.product(shape_of(n if own else self.arg)) * max(1, self.group.inlined.get(n, once) // once)
 
 
 @functools.lru_cache(4096)
@@ -56,8 +55,8 @@ def cycles(n: Node) -> float:
 
 
 class Inliner:
-    def __init__(self, partition: Partition, machine: Machine) -> None:
-        self.partition, self.machine = partition, machine
+    def __init__(self, partition: Partition, machine: Machine, hints: Hints) -> None:
+        self.partition, self.machine, self.hints = partition, machine, hints
         self.reads: defaultdict[Node, list[Read]] = defaultdict(list)
         for g in partition.groups:
             if g.kind == "copy":
@@ -95,7 +94,7 @@ class Inliner:
                 continue
             operands = [s for a in m.args if (s := self.partition.base(a)) in group.index]
             if all(self._is_kept(group, s) for s in operands):
-                evaluations = sum(r.evaluations for r in readers)
+                evaluations = sum(r.evaluations(self.hints) for r in readers)
                 group.members.remove(m)
                 del group.index[m], self.partition.group_of[m]
                 for a in m.args:
@@ -158,8 +157,8 @@ class Inliner:
         """Whether recomputing costs less than the memory traffic (and perhaps the launch) it saves."""
         if not tree:
             return False
-        elements = math.prod(shape_of(n))
-        evaluations = sum(r.evaluations for r in outside)
+        elements = self.hints.product(shape_of(n))
+        evaluations = sum(r.evaluations(self.hints) for r in outside)
         work = sum(cycles(m) * count for m, count in tree.items())
         groups = {r.group for r in outside}
         if work > MOST_CYCLES and (evaluations > elements or len(groups) > 1):
@@ -179,16 +178,11 @@ class Inliner:
     def _move(self, group: Group, n: Node, tree: Collection[Node], outside: list[Read]) -> None:
         evaluations: dict[Group, int] = defaultdict(int)
         for r in outside:
-            evaluations[r.group] += r.evaluations
+            evaluations[r.group] += r.evaluations(self.hints)
         self.reads[n] = [r for r in self.reads[n] if r.group is group]
         for target, count in evaluations.items():
             for m in tree:
                 self._adopt(target, m, count)
-
-
-def inline(partition: Partition, machine: Machine) -> None:
-    """Decide what is recomputed where, changing the partition's groups."""
-    Inliner(partition, machine).run()
 
 
 def external_reads(partition: Partition, group: Group) -> list[Node]:

@@ -39,7 +39,7 @@ def lower_pack(group: Group, context: Context, strided: Strided) -> list[Lowered
         if seen is None or start % width:
             return None
         found.append(_kernel(node, seen, start // width, context))
-        start += shape_of(piece)[-1]
+        start += static(shape_of(piece)[-1])[0]
     return found
 
 

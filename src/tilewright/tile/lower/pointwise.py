@@ -7,22 +7,22 @@ inside a box each element has one source. Must not know what fusion decided.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...base import scalar
+from ...base import dims, scalar
+from ...base.dims import Size, provably_le, to_expr
 from ...base.scalar import Expr, Var, const
 from ..fuse import Group
+from ..hints import Hints
 from ..ir import If, Parallel, Stmt, Store, block
 from ..schedule import Machine, block_target, chunk, elementwise_ns, expression_cycles
 from .context import Context, Draft, Lowered, kernel_name
-from .domain import MOST_BOXES, Domain, axis, boxes, by_stride, cut_axis, extent, merged, refined
+from .domain import MOST_BOXES, Box, Domain, Run, axis, boxes, by_stride, cut_axis, extent, merged, refined
 from .emit import Axis, Emitter, Params, Trace
 from .space import ZERO, Space
-
-Box = dict[Var, tuple[int, int]]
-Run = list[tuple[Var, int]]
 
 
 def lower_pointwise(group: Group, context: Context) -> list[Lowered]:
@@ -35,13 +35,13 @@ class _Probe:
     """The forms that the results depend on, the cuts that would simplify them, and the work of one vector of elements."""
 
     trace: Trace
-    cuts: tuple[tuple[Var, int], ...]
+    cuts: tuple[tuple[Var, Size], ...]
     cycles: float
 
 
 class _Pointwise:
     def __init__(self, group: Group, context: Context) -> None:
-        self.group, self.context = group, context
+        self.group, self.context, self.hints = group, context, context.hints
         self.members = [m for m in group.members if m in context.targets]
         self.probes: dict[tuple[Domain, tuple[object, ...]], _Probe] = {}
         self.here = set(group.inlined) if group.kind == "copy" else {*group.members, *group.inlined}
@@ -55,12 +55,12 @@ class _Pointwise:
             part = self._seen(domain, box).trace
             trace.forms.update(part.forms)
             trace.stores.update(part.stores)
-        order = by_stride(domain.vars, next(iter(trace.stores), ZERO))
+        order = by_stride(domain.vars, next(iter(trace.stores), ZERO), self.hints)
         runs = merged(order, trace.forms, cuts)
         if len(all_boxes) == 1:
             return [self._kernel(domain, runs, all_boxes, kernel_name(self.group))]
         outer = next(i for i, run in enumerate(runs) if run[0][0] in cuts)
-        blocks = math.prod(extent(run) for run in runs[:outer])
+        blocks = self.hints.product(extent(run) for run in runs[:outer])
         if blocks >= 4 * self.context.machine.threads:
             return [self._kernel(domain, runs, all_boxes, kernel_name(self.group), outer)]
         return [self._kernel(domain, runs, [box], f"{kernel_name(self.group)}_part{i}") for i, box in enumerate(all_boxes)]
@@ -88,12 +88,12 @@ class _Pointwise:
             found.append(Store(buffer, at, value))
         return found
 
-    def _cuts(self, domain: Domain) -> dict[Var, list[int]]:
+    def _cuts(self, domain: Domain) -> dict[Var, list[Size]]:
         """Where to cut which variables, so that no element's source depends on its place. Too many boxes: not at all."""
-        cuts: dict[Var, list[int]] = {}
+        cuts: dict[Var, list[Size]] = {}
         for _ in range(3):
             found = [cut for box in boxes(cuts, dict(domain.vars)) for cut in self._seen(domain, box).cuts]
-            wanted = {v: sorted({*cuts.get(v, ()), *(p for u, p in found if u is v)}) for v, _ in domain.vars}
+            wanted = {v: _ascending([*cuts.get(v, ()), *(p for u, p in found if u is v)], e) for v, e in domain.vars}
             wanted = {v: points for v, points in wanted.items() if points}
             if wanted == cuts or math.prod(len(points) + 1 for points in wanted.values()) > MOST_BOXES:
                 break
@@ -107,15 +107,17 @@ class _Pointwise:
         draft = Draft(name)
         machine = self.context.machine
         work = self._seen(domain, parts[0]).cycles
-        turned = self._turned(domain, runs, parts[0])
-        first = _loops(machine, runs, parts[0], work, outer, turned)
+        loops_of = functools.partial(
+            _loops, self.context, runs, cycles=work, outer=outer, turned=self._turned(domain, runs, parts[0])
+        )
+        first = loops_of(parts[0])
         bodies: list[Stmt] = []
         cost = 0.0
         for box in parts:
-            loops = first if box is parts[0] else _loops(machine, runs, box, work, outer, turned)
+            loops = first if box is parts[0] else loops_of(box)
             stores = self._stores(domain, _space(domain, box), loops.axes, draft.params, Trace())
             bodies.append(loops.body(block(*stores)))
-            elements = math.prod(box.get(v, (0, e))[1] for v, e in domain.vars)
+            elements = self.hints.product(box.get(v, (0, e))[1] for v, e in domain.vars)
             cycles = self._seen(domain, box).cycles
             moved = elements * sum(_bytes(s) for s in stores)
             cost += elementwise_ns(machine, elements, cycles, moved)
@@ -127,12 +129,22 @@ class _Pointwise:
             return None
         last = runs[-1][-1][0]
         for form in self._seen(domain, box).trace.forms:
-            if abs(form.coefficient(last)) <= 1:
+            if abs(self.hints(form.coefficient(last))) <= 1:
                 continue
             for i, run in enumerate(runs[:-1]):
-                if form.coefficient(run[-1][0]) == 1 and extent(run) >= 8 and extent(runs[-1]) >= 8:
+                if form.coefficient(run[-1][0]) == 1 and min(self.hints.all((extent(run), extent(runs[-1])))) >= 8:
                     return i
         return None
+
+
+def _ascending(points: Sequence[Size], end: Size) -> list[Size]:
+    """The distinct points that are known to follow each other within [0, end]; where that is not known of one, it is left out."""
+    found: list[Size] = []
+    for p in dict.fromkeys(points):
+        at = sum(provably_le(q, p) for q in found)
+        if provably_le(0, p) and provably_le(p, end) and all(provably_le(p, q) for q in found[at:]):
+            found.insert(at, p)
+    return found
 
 
 def _bytes(s: Store) -> int:
@@ -153,9 +165,9 @@ class _Inner:
     """A variable of a block's Parallel; in blocks where `full`, if any, does not hold it has only `rest` values."""
 
     var: Var
-    size: int
+    size: Expr
     full: Expr | None = None
-    rest: int = 0
+    rest: Expr = const(0)
 
 
 @dataclass
@@ -169,61 +181,82 @@ class _Loops:
     def body(self, stmt: Stmt) -> Stmt:
         return self._ragged(stmt, [], self.inner)
 
-    def _ragged(self, stmt: Stmt, done: list[tuple[Var, int]], left: list[_Inner]) -> Stmt:
+    def _ragged(self, stmt: Stmt, done: list[tuple[Var, Expr]], left: list[_Inner]) -> Stmt:
         if left:
             v = left[0]
             whole = self._ragged(stmt, [*done, (v.var, v.size)], left[1:])
             return whole if v.full is None else If(v.full, whole, self._ragged(stmt, [*done, (v.var, v.rest)], left[1:]))
         if not done:
             return stmt
-        return Parallel(tuple([v for v, _ in done]), tuple([const(e) for _, e in done]), stmt)
+        return Parallel(tuple([v for v, _ in done]), tuple([e for _, e in done]), stmt)
 
 
 TURN = 64
 """The side of a block where memory is read in another order than written."""
 
 
-def _loops(machine: Machine, runs: list[Run], box: Box, cycles: float, outer: int | None, turned: int | None) -> _Loops:
+def _loops(context: Context, runs: list[Run], box: Box, cycles: float, outer: int | None, turned: int | None) -> _Loops:
     """How the runs become grid and block loops: whole runs from the inside until a block is large enough, one chunked.
 
     `turned`: a run along which memory is read while the last one is written; a block is then a square of these two.
     """
+    machine, hints = context.machine, context.hints
     cuts = [box.get(run[0][0]) for run in runs]
     sizes = [extent(run) if cut is None else cut[1] for run, cut in zip(runs, cuts, strict=True)]
-    whole = sizes if outer is None else [extent(run) for run in runs]  # all boxes of a kernel must agree on its grid
+    whole = hints.all(sizes if outer is None else [extent(run) for run in runs])  # all boxes of a kernel agree on its grid
     room = block_target(machine, math.prod(whole), cycles)
     loops = _Loops([], [], [])
+    taken: Size = 1  # elements of a block so far
     for i in reversed(range(len(runs))):
-        length = _block_length(machine, i, sizes, room, outer, bool(loops.inner))
-        if turned is not None and outer is None:
-            length = min(sizes[i], TURN) if i in (turned, len(runs) - 1) else 1
+        if outer is not None and i >= outer:
+            length: Size = sizes[i]
+        elif turned is not None and outer is None:
+            length = _at_most(sizes[i], TURN) if i in (turned, len(runs) - 1) else 1
+        else:
+            length = _block_length(machine, sizes[i], hints, room, taken, i)
         _place(loops, i, runs[i], sizes[i], cuts[i], length)
-        room = room // max(whole[i], 1) if length >= sizes[i] else 0
+        room = room // max(whole[i], 1) if length == sizes[i] else 0
+        taken = taken * length
     return loops
 
 
-def _block_length(machine: Machine, i: int, sizes: list[int], room: int, outer: int | None, inside: bool) -> int:
-    """How much of run i a block takes."""
-    if outer is not None and i >= outer:
-        return sizes[i]
-    if sizes[i] <= room:
-        return sizes[i]
-    return chunk(sizes[i], room, 1 if inside else machine.lanes) if room > 1 else 1
+def _at_most(size: Size, limit: int) -> int:
+    return size if isinstance(size, int) and size <= limit else limit
 
 
-def _place(loops: _Loops, i: int, run: Run, size: int, cut: tuple[int, int] | None, length: int) -> None:
+def _block_length(machine: Machine, size: Size, hints: Hints, room: int, taken: Size, i: int) -> Size:
+    """How much of run i a block takes, which so far has `taken` elements and room for `room` times as many.
+
+    A symbolic run is taken whole only where it is short by its hint and there are others to make blocks of. The runs around one
+    that is taken whole fill blocks by what it turns out to be.
+    """
+    short = hints(size) <= room
+    if isinstance(taken, dims.Dim) and room > 1:
+        return dims.maximum(hints(taken) * min(room, hints(size)) // taken, 1)
+    if isinstance(size, int) or not short:
+        return size if short else chunk(hints(size), room, 1 if taken != 1 else machine.lanes) if room > 1 else 1
+    return size if i > 0 else room
+
+
+def _place(loops: _Loops, i: int, run: Run, size: Size, cut: tuple[Size, Size] | None, length: Size) -> None:
     """Loops for one run, of which a block takes `length`, put outside those there are."""
 
     def add(expr: Expr) -> None:
         loops.axes.insert(0, axis(run, expr) if cut is None else cut_axis(run, expr, *cut))
 
     g, v = scalar.var(f"g{i}"), scalar.var(f"i{i}")
-    if length >= size:
-        loops.inner.insert(0, _Inner(v, size))
-        return add(v)
-    full, rest = divmod(size, length)
-    loops.grid.insert(0, (g, const(full + (rest > 0))))
+    if length == size or (isinstance(length, int) and isinstance(size, int) and length >= size):
+        loops.inner.insert(0, _Inner(v, to_expr(size)))
+        add(v)
+        return
+    loops.grid.insert(0, (g, to_expr(dims.ceildiv(size, length))))
     if length == 1:
-        return add(g)
-    loops.inner.insert(0, _Inner(v, length, g < full if rest else None, rest))
-    return add(g * const(length) + v)
+        add(g)
+        return
+    step = to_expr(length)
+    if isinstance(length, int):
+        rest = size % length
+        loops.inner.insert(0, _Inner(v, step, None if rest == 0 else g < to_expr(size // length), to_expr(rest)))
+    else:
+        loops.inner.insert(0, _Inner(v, scalar.minimum(step, to_expr(size) - g * step)))
+    add(g * step + v)

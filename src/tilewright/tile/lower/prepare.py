@@ -9,16 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from ...graph.ir import Family, Graph, Node, TensorType, rewrite_nodes, users
+from ...base.dims import divides, provably_lt, quotient
+from ...graph.ir import Family, Graph, Node, rewrite_nodes, users
 from ...graph.ops.contract import MATMUL
 from ...graph.ops.pointwise import FULL
 from ...graph.ops.reduce import ReduceAttrs
 from ...graph.ops.view import RESHAPE
 from ...graph.passes.composites import expand_composites
 from ...graph.passes.folded import fixed_nodes
+from ..hints import Hints
 from ..schedule import Machine
 from .packing import packed
-from .space import shape_of, static
+from .space import shape_of
 
 SPLIT_ELEMENTS = 1 << 16
 """A reduction to fewer results than twice the threads, over more elements than this, is worth several blocks."""
@@ -26,24 +28,21 @@ SPLIT_ELEMENTS = 1 << 16
 _EMPTY = {"sum": 0, "prod": 1, "any": False, "all": True}
 
 
-def prepare(graph: Graph, machine: Machine, library: bool = False) -> Graph:
-    """`library`: a library may compute what `for_library` says. Raises ValueError for symbolic sizes."""
-    for n in graph.nodes():
-        for t in (n.type,) if isinstance(n.type, TensorType) else n.type.items:
-            static(*t.shape)
+def prepare(graph: Graph, machine: Machine, hints: Hints, library: bool = False) -> Graph:
+    """`library`: a library may compute what `for_library` says."""
     graph = expand_composites(graph)
-    graph = rewrite_nodes(graph, lambda n, args: _reduction(n, args, machine))
+    graph = rewrite_nodes(graph, lambda n, args: _reduction(n, args, machine, hints))
     fixed = fixed_nodes(graph)
     readers = users(graph) if library else {}
-    left = {n for n in readers if for_library(n, machine) and n.args[1] not in fixed and not any(map(_fuses, readers[n]))}
-    return rewrite_nodes(graph, lambda n, args: None if n in left else _packed(n, args, fixed, machine))
+    left = {n for n in readers if for_library(n, machine, hints) and n.args[1] not in fixed and not any(map(_fuses, readers[n]))}
+    return rewrite_nodes(graph, lambda n, args: None if n in left else _packed(n, args, fixed, machine, hints))
 
 
-def for_library(n: Node, machine: Machine) -> bool:
+def for_library(n: Node, machine: Machine, hints: Hints) -> bool:
     """Whether `n` is a product that the library computes faster where both sides change and nothing is fused to it."""
     if n.op is not MATMUL or any(len(a.shape) != 2 for a in n.args):
         return False
-    (rows, k), columns = shape_of(n.args[0]), shape_of(n)[-1]
+    rows, k, columns = hints.all((*shape_of(n.args[0]), shape_of(n)[-1]))
     return machine.library_wins(n.dtype, rows, columns, k)
 
 
@@ -52,19 +51,19 @@ def _fuses(reader: Node) -> bool:
     return reader.op.family in (Family.POINTWISE, Family.VIEW)
 
 
-def _reduction(n: Node, args: tuple[Node, ...], machine: Machine) -> Node | None:
+def _reduction(n: Node, args: tuple[Node, ...], machine: Machine, hints: Hints) -> Node | None:
     if n.op.family is not Family.REDUCE:
         return None
     x, sizes = args[0], shape_of(args[0])
-    total = math.prod(sizes)
-    if total == 0 and n.op.name in _EMPTY:
+    total = hints.product(sizes)
+    if 0 in sizes and n.op.name in _EMPTY:
         return FULL(value=_EMPTY[n.op.name], dtype=n.dtype, shape=n.shape)
     if not isinstance(n.attrs, ReduceAttrs):  # the place of an extreme
-        return FULL(value=0, dtype=n.dtype, shape=n.shape) if total == 1 else None
+        return FULL(value=0, dtype=n.dtype, shape=n.shape) if math.prod(sizes) == 1 else None
     dims = n.attrs.dims
     if not dims:
         return x
-    rows = math.prod(s for i, s in enumerate(sizes) if i not in dims)
+    rows = hints.product(s for i, s in enumerate(sizes) if i not in dims)
     if rows >= 2 * machine.threads or total < SPLIT_ELEMENTS:
         return None
     return _in_two(n, x, dims, 8 * machine.threads)
@@ -74,10 +73,11 @@ def _in_two(n: Node, x: Node, dims: tuple[int, ...], parts: int) -> Node | None:
     """The reduction over parts of one dimension, then over the parts; None where no dimension divides."""
     sizes = shape_of(x)
     for d in dims:
-        count = next((p for p in range(parts, 4 * parts) if sizes[d] % p == 0), None)
-        if count is None or sizes[d] // count < 8:
+        count = next((p for p in range(parts, 4 * parts) if divides(p, sizes[d])), None)
+        length = quotient(sizes[d], count) if count is not None else None
+        if count is None or length is None or provably_lt(length, 8):
             continue
-        shape = (*sizes[:d], count, sizes[d] // count, *sizes[d + 1 :])
+        shape = (*sizes[:d], count, length, *sizes[d + 1 :])
         inner = tuple(e + (e >= d) for e in dims)
         first = n.op(RESHAPE(x, shape=shape), dims=inner)
         at = sum(1 for e in range(d) if e not in dims)
@@ -86,11 +86,11 @@ def _in_two(n: Node, x: Node, dims: tuple[int, ...], parts: int) -> Node | None:
     return None
 
 
-def _packed(n: Node, args: tuple[Node, ...], fixed: Collection[Node], machine: Machine) -> Node | None:
+def _packed(n: Node, args: tuple[Node, ...], fixed: Collection[Node], machine: Machine, hints: Hints) -> Node | None:
     if n.op is not MATMUL or n.tensor.numel == 0:
         return None
     a, b = args
-    left, (*batch, k, columns) = shape_of(a), shape_of(b)
+    left, (*batch, k, columns) = hints.all(shape_of(a)), hints.all(shape_of(b))
     rows = math.prod(left[:-1]) if not batch else left[-2]
     if n.args[1] not in fixed:
         if not machine.packs_ahead(n.dtype, rows, columns, k):

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...base import dtypes, scalar
+from ...base.dims import ceildiv, to_expr
 from ...base.scalar import Expr, Var, const
 from ...graph.ir import Family, Node
 from ..fuse import Group
 from ..ir import Alloc, Buffer, If, Let, Parallel, Reduce, Scope, Stmt, Store, block
 from ..schedule import elementwise_ns, expression_cycles
 from .context import Context, Draft, Lowered, kernel_name
-from .domain import Domain, axis, extent, merged, refined
+from .domain import Domain, Run, axis, extent, merged, refined
 from .emit import Axis, Emitter, Params, Provider, Trace
 from .inline import cycles
 from .space import Affine, Index, shape_of
@@ -42,9 +43,6 @@ OPS = {
 
 def lower_rows(group: Group, context: Context) -> list[Lowered]:
     return [_Rows(group, context).lower()]
-
-
-Run = list[tuple[Var, int]]
 
 
 @dataclass
@@ -158,8 +156,9 @@ class _Rows:
     def _narrow_lane(self, rows: list[Run], inner: list[Run]) -> Run:
         """Rows shorter than a vector are taken a vector of rows at a time."""
         machine = self.context.machine
-        length = math.prod(extent(r) for r in inner)
-        if rows and length <= machine.lanes // 2 and extent(rows[-1]) >= machine.lanes:
+        hints = self.context.hints
+        length = hints.product(extent(r) for r in inner)
+        if rows and length <= machine.lanes // 2 and hints(extent(rows[-1])) >= machine.lanes:
             return rows.pop()
         return []
 
@@ -209,39 +208,39 @@ class _Writer:
         self.outer_axes: list[Axis] = []
         for i, run in enumerate(outer):
             g = scalar.var(f"r{i}")
-            self.grid.append((g, const(extent(run))))
+            self.grid.append((g, to_expr(extent(run))))
             self.outer_axes.append(axis(run, g))
-        self.inner = [(scalar.var(f"c{i}"), extent(run)) for i, run in enumerate(inner)]
+        self.inner = [(scalar.var(f"c{i}"), to_expr(extent(run))) for i, run in enumerate(inner)]
         self.inner_axes = [axis(run, v) for run, (v, _) in zip(inner, self.inner, strict=True)]
         self.lane, self.lane_axes, self.width, self.ragged = self._laned(lane)
         self.emitter = rows.emitter(domain, [*self.outer_axes, *self.inner_axes, *self.lane_axes], self.draft.params, Trace())
         self.allocated: list[Buffer] = []
         self.work = 0.0
 
-    def _laned(self, lane: Run) -> tuple[Var | None, list[Axis], int, tuple[Expr, int] | None]:
+    def _laned(self, lane: Run) -> tuple[Var | None, list[Axis], int, tuple[Expr, Expr] | None]:
         if not lane:
             return None, [], 1, None
         size, width = extent(lane), LANES_WIDE * self.machine.lanes
         j = scalar.var("j")
-        if size <= width:
+        if isinstance(size, int) and size <= width:
             return j, [axis(lane, j)], size, None
         g = scalar.var("g")
-        full, rest = divmod(size, width)
-        self.grid.append((g, const(full + (rest > 0))))
-        return j, [axis(lane, g * const(width) + j)], width, (g < full, rest) if rest else None
+        full, rest = size // width, size % width
+        self.grid.append((g, to_expr(ceildiv(size, width))))
+        return j, [axis(lane, g * const(width) + j)], width, (g < to_expr(full), to_expr(rest)) if rest != 0 else None
 
     def kernel(self) -> Lowered:
-        body = self._stages(self.width)
+        body = self._stages(const(self.width))
         if self.ragged is not None:
             body = If(self.ragged[0], body, self._again(self.ragged[1]))
         for b in reversed(self.allocated):
             body = Alloc(b, body)
         group = self.rows.group
-        elements = math.prod(group.shape)
+        elements = self.rows.context.hints.product(group.shape)
         moved = elements * 4 * (1 + sum(self.plan.level[t] == "full" for t in self.rows.context.targets if t in self.plan.level))
         return self.draft.finish(self.grid, body, elementwise_ns(self.machine, elements, self.work, moved))
 
-    def _again(self, width: int) -> Stmt:
+    def _again(self, width: Expr) -> Stmt:
         """The same body for a narrower last block, in the same buffers."""
         buffers, self.work, work = self.allocated, 0.0, self.work
         self.emitter.provided.clear()
@@ -251,12 +250,12 @@ class _Writer:
         self.allocated, self.work = buffers, work
         return body
 
-    def _buffer(self, name: str, n: Node, shape: tuple[int, ...]) -> Buffer:
-        made = Buffer(name, n.dtype.compute, tuple(const(s) for s in shape) or (const(1),), Scope.SHARED)
+    def _buffer(self, name: str, n: Node, shape: tuple[Expr, ...]) -> Buffer:
+        made = Buffer(name, n.dtype.compute, shape or (const(1),), Scope.SHARED)
         self.allocated.append(made)
         return made
 
-    def _stages(self, width: int) -> Stmt:
+    def _stages(self, width: Expr) -> Stmt:
         """Statements stage by stage; a `Let` encloses all that follows it."""
         wraps: list[tuple[Var, Expr] | Stmt] = []
         for stage in range(self.plan.last + 1):
@@ -274,7 +273,7 @@ class _Writer:
 
     # --- one stage ---
 
-    def _full_pass(self, stage: int, width: int) -> list[tuple[Var, Expr] | Stmt]:
+    def _full_pass(self, stage: int, width: Expr) -> list[tuple[Var, Expr] | Stmt]:
         """Computes what is kept from this stage on, and the results over the whole row that are ready."""
         stores: list[Stmt] = []
         for n in self.rows.order:
@@ -304,9 +303,9 @@ class _Writer:
             self.work += expression_cycles(value)
         return value
 
-    def _keep(self, n: Node, value: Expr, width: int) -> Stmt:
+    def _keep(self, n: Node, value: Expr, width: Expr) -> Stmt:
         number = sum(b.name.startswith("row") for b in self.allocated)
-        shape = (*(e for _, e in self.inner), *((self.width,) if self.lane is not None else ()))
+        shape = (*(e for _, e in self.inner), *((const(self.width),) if self.lane is not None else ()))
         buffer = self._buffer(f"row{number}", n, shape)
         at = (*(v for v, _ in self.inner), *((self.lane,) if self.lane is not None else ())) or (const(0),)
         self.emitter.provided[n] = _at(self.domain.index[n], buffer[at])
@@ -317,56 +316,56 @@ class _Writer:
         """Expressions over what is now kept must be made anew."""
         self.emitter.memo.clear()
 
-    def _reduction(self, n: Node, width: int) -> list[tuple[Var, Expr] | Stmt]:
+    def _reduction(self, n: Node, width: Expr) -> list[tuple[Var, Expr] | Stmt]:
         value = self._value(n)
         op = OPS[n.op.name]
         if value.dtype is dtypes.b1 and op in ("max", "min"):
             op = "any" if op == "max" else "all"
-        number = sum(b.name.startswith("s") for b in self.allocated)
-        buffer = self._buffer(f"s{number}", n, (self.width,))
+        number = sum(b.name.startswith("acc") for b in self.allocated)
+        buffer = self._buffer(f"acc{number}", n, (const(self.width),))
         if n.dtype.compute is not value.dtype and op not in ("argmax", "argmin"):
             value = scalar.cast(value, n.dtype.compute)
         at: tuple[Expr, ...] = (const(0),) if self.lane is None else (self.lane,)
-        variables, extents = tuple(v for v, _ in self.inner), tuple(const(e) for _, e in self.inner)
+        variables, extents = tuple(v for v, _ in self.inner), tuple([e for _, e in self.inner])
         if not variables:
             variables, extents = (scalar.var("c"),), (const(1),)
         reduce: Stmt = Reduce(op, buffer, at, variables, extents, value)
         self._forget()
         return [self._parallel([], width, reduce), *self._kept_row(n, buffer, width)]
 
-    def _bound(self, n: Node, width: int) -> list[tuple[Var, Expr] | Stmt]:
+    def _bound(self, n: Node, width: Expr) -> list[tuple[Var, Expr] | Stmt]:
         """A value a row, computed from reductions."""
         value = self._value(n)
         self._forget()
         if self.lane is None:
             return self._let(n, value, width)
-        number = sum(b.name.startswith("s") for b in self.allocated)
-        buffer = self._buffer(f"s{number}", n, (self.width,))
+        number = sum(b.name.startswith("acc") for b in self.allocated)
+        buffer = self._buffer(f"acc{number}", n, (const(self.width),))
         return [self._parallel([], width, Store(buffer, (self.lane,), value)), *self._kept_row(n, buffer, width)]
 
-    def _kept_row(self, n: Node, buffer: Buffer, width: int) -> list[tuple[Var, Expr] | Stmt]:
+    def _kept_row(self, n: Node, buffer: Buffer, width: Expr) -> list[tuple[Var, Expr] | Stmt]:
         if self.lane is None:
             return self._let(n, buffer[0], width)
         self.emitter.provided[n] = _at(self.domain.index[n], buffer[self.lane])
         return self._row_result(n, buffer[self.lane], width)
 
-    def _let(self, n: Node, value: Expr, width: int) -> list[tuple[Var, Expr] | Stmt]:
+    def _let(self, n: Node, value: Expr, width: Expr) -> list[tuple[Var, Expr] | Stmt]:
         v = scalar.var(f"t{self.rows.order.index(n)}", value.dtype)
         self.emitter.provided[n] = _at(self.domain.index[n], v)
         return [(v, value), *self._row_result(n, v, width)]
 
-    def _row_result(self, n: Node, value: Expr, width: int) -> list[tuple[Var, Expr] | Stmt]:
+    def _row_result(self, n: Node, value: Expr, width: Expr) -> list[tuple[Var, Expr] | Stmt]:
         if n not in self.rows.context.targets:
             return []
         buffer, at = self.emitter.store(n, self.domain.index[n])
         return [self._parallel([], width, Store(buffer, at, value))]
 
-    def _parallel(self, loops: list[tuple[Var, int]], width: int, body: Stmt) -> Stmt:
+    def _parallel(self, loops: list[tuple[Var, Expr]], width: Expr, body: Stmt) -> Stmt:
         if self.lane is not None:
             loops = [*loops, (self.lane, width)]
         if not loops:
             return body
-        return Parallel(tuple(v for v, _ in loops), tuple(const(e) for _, e in loops), body)
+        return Parallel(tuple(v for v, _ in loops), tuple([e for _, e in loops]), body)
 
 
 def _at(index: Index, value: Expr) -> Provider:

@@ -6,9 +6,8 @@ Must not know what reads the result.
 
 from __future__ import annotations
 
-import math
-
 from ...base import scalar
+from ...base.dims import to_expr
 from ...base.scalar import const
 from ...graph.ops.scan import ScanAttrs
 from ..fuse import Group
@@ -40,25 +39,24 @@ def lower_scan(group: Group, context: Context) -> list[Lowered]:
     probe(domain, trace)
     outer = [v for d, vs in enumerate(domain.dims) if d != dim for v in vs]
     runs = merged(outer, trace.forms)
-    grid = [(scalar.var(f"g{i}"), const(extent(run))) for i, run in enumerate(runs)]
+    grid = [(scalar.var(f"g{i}"), to_expr(extent(run))) for i, run in enumerate(runs)]
     axes = [axis(run, g) for run, (g, _) in zip(runs, grid, strict=True)]
     line, i = domain.dims[dim], scalar.var("i")
-    length = group.shape[dim]
+    length, elements = to_expr(group.shape[dim]), context.hints.product(group.shape)
     if line:
         axes.append(axis(line, i))
     draft = Draft(kernel_name(group))
     e = emitter(domain, axes, draft.params, Trace())
     value = e.value(core.args[0], domain.domain)
     target, at = e.store(core, domain.domain)
-    source = Buffer("row0", core.dtype.compute, (const(length),), Scope.SHARED)
-    result = Buffer("row1", core.dtype.compute, (const(length),), Scope.SHARED)
-    whole = (const(0),), (const(length),)
+    source = Buffer("row0", core.dtype.compute, (length,), Scope.SHARED)
+    result = Buffer("row1", core.dtype.compute, (length,), Scope.SHARED)
+    whole = (const(0),), (length,)
     body = block(
-        Parallel((i,), (const(length),), Store(source, (i,), scalar.cast(value, core.dtype.compute))),
+        Parallel((i,), (length,), Store(source, (i,), scalar.cast(value, core.dtype.compute))),
         Scan(_OPS[core.op.name], Region(source, *whole), Region(result, *whole), 0),
-        Parallel((i,), (const(length),), Store(target, at, result[i])),
+        Parallel((i,), (length,), Store(target, at, result[i])),
     )
-    elements = math.prod(group.shape)
     cost = elementwise_ns(context.machine, elements, expression_cycles(value) + 4 * context.machine.lanes, 8 * elements)
     return [draft.finish(grid, Alloc(source, Alloc(result, body)), cost)]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ...base.dims import Size, divides
 from ...graph.ir import Family, Node
 from .packing import PACKED_MATMUL
 from .space import row_major, shape_of
@@ -16,7 +17,7 @@ PADDING = 16  # elements
 CONFLICT = 1024  # bytes: rows a multiple of this apart fall into few sets of a cache
 
 
-def choose(n: Node, readers: Iterable[tuple[Node, Node]]) -> tuple[int, ...]:
+def choose(n: Node, readers: Iterable[tuple[Node, Node]]) -> tuple[Size, ...]:
     """Strides for `n`, read by (consumer, operand) pairs: the left side of a matmul has its way first."""
     shape = shape_of(n)
     for consumer, operand in readers:
@@ -30,24 +31,24 @@ def choose(n: Node, readers: Iterable[tuple[Node, Node]]) -> tuple[int, ...]:
     return row_major(shape)
 
 
-def padded(n: Node) -> tuple[int, ...]:
+def padded(n: Node) -> tuple[Size, ...]:
     """Row-major strides, rows apart by no multiple of 1 KB."""
     shape = shape_of(n)
-    if len(shape) < 2 or shape[-1] * n.dtype.bytes % CONFLICT or shape[-2] == 1:
+    if len(shape) < 2 or shape[-2] == 1 or not divides(CONFLICT, shape[-1] * n.dtype.bytes):
         return row_major(shape)
     row = shape[-1] + PADDING
     return (*(s * row for s in row_major(shape[:-1])), 1)
 
 
-def _pulled(n: Node, operand: Node, strides: tuple[int, ...]) -> tuple[int, ...] | None:
-    found: tuple[int, ...] | None = strides
+def _pulled(n: Node, operand: Node, strides: tuple[Size, ...]) -> tuple[Size, ...] | None:
+    found: tuple[Size, ...] | None = strides
     while operand is not n and found is not None:
         found = pull_back(operand, found)
         operand = operand.args[0]
     return found
 
 
-def _keeps_last(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+def _keeps_last(shape: tuple[Size, ...], strides: tuple[Size, ...]) -> bool:
     """Whether the producer, which writes along its last dimension, still writes contiguously."""
     return next((t == 1 for s, t in zip(reversed(shape), reversed(strides), strict=True) if s != 1), True)
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ...base.dims import Size
 from ...graph.ir import Family, Node
 from ...graph.ops.view import AsStridedAttrs, ExpandAttrs, FlipAttrs, PermuteAttrs, ReshapeAttrs, SliceAttrs
 from ..program import Value, View
-from .space import ZERO, Index, Space, matched_groups, reshape_index, row_major, shape_of, static
+from .space import ZERO, Index, Space, matched_groups, reshape_index, row_major, shape_of
 
 
 def is_view(n: Node) -> bool:
@@ -26,7 +27,7 @@ def source(n: Node) -> Node:
     return n
 
 
-def broadcast(index: Index, shape: Sequence[int]) -> Index:
+def broadcast(index: Index, shape: Sequence[Size]) -> Index:
     """The index into an operand of `shape` that is broadcast, right aligned, to the rank of `index`."""
     skip = len(index) - len(shape)
     return tuple(ZERO if s == 1 else i for s, i in zip(shape, index[skip:], strict=True))
@@ -46,19 +47,13 @@ def backward(space: Space, view: Node, index: Index) -> Index:
         case ExpandAttrs():
             return broadcast(index, shape)
         case SliceAttrs(d):
-            start, step = _slice(view.attrs)
-            return (*index[:d], space.scale(index[d], step, start), *index[d + 1 :])
+            return (*index[:d], space.scale(index[d], view.attrs.step, view.attrs.start), *index[d + 1 :])
         case FlipAttrs(dims):
             return _flipped(space, index, shape, dims)
         case AsStridedAttrs(_, strides, offset):
-            flat = space.linear(index, static(*strides), *static(offset))
+            flat = space.linear(index, strides, offset)
             return reshape_index(space, (flat,), (math.prod(shape),), shape)
     raise NotImplementedError(f"view {view.op.name}")
-
-
-def _slice(a: SliceAttrs) -> tuple[int, int]:
-    start, step = static(a.start, a.step)
-    return start, step
 
 
 def forward(space: Space, view: Node, index: Index) -> Index | None:
@@ -78,7 +73,7 @@ def forward(space: Space, view: Node, index: Index) -> Index | None:
     return None
 
 
-def _flipped(space: Space, index: Index, shape: Sequence[int], dims: Sequence[int]) -> Index:
+def _flipped(space: Space, index: Index, shape: Sequence[Size], dims: Sequence[int]) -> Index:
     return tuple(space.scale(i, -1, shape[d] - 1) if d in dims else i for d, i in enumerate(index))
 
 
@@ -88,7 +83,7 @@ def whole(value: Value) -> View:
 
 def compose(view: Node, under: View) -> View | None:
     """`view` of a strided view as a strided view of the same memory, or None where strides cannot express it."""
-    shape, strides, target = static(*under.shape), static(*under.strides), shape_of(view)
+    shape, strides, target = under.shape, under.strides, shape_of(view)
     match view.attrs:
         case PermuteAttrs(dims):
             return View(under.value, target, tuple([strides[d] for d in dims]), under.offset)
@@ -100,26 +95,25 @@ def compose(view: Node, under: View) -> View | None:
             kept = tuple([0 if s == 1 and t != 1 else st for s, t, st in zip(shape, target[skip:], strides, strict=True)])
             return View(under.value, target, (0,) * skip + kept, under.offset)
         case SliceAttrs(d):
-            start, step = _slice(view.attrs)
-            steps = (*strides[:d], strides[d] * step, *strides[d + 1 :])
-            return View(under.value, target, steps, under.offset + start * strides[d])
+            steps = (*strides[:d], strides[d] * view.attrs.step, *strides[d + 1 :])
+            return View(under.value, target, steps, under.offset + view.attrs.start * strides[d])
         case AsStridedAttrs(_, wanted, offset):
             flat = reshape_strides(shape, strides, (math.prod(shape),))
             if flat is None:
                 return None
-            first, *apart = [n * flat[0] for n in static(offset, *wanted)]
+            first, *apart = [n * flat[0] for n in (offset, *wanted)]
             return View(under.value, target, tuple(apart), under.offset + first)
     return None
 
 
-def reshape_strides(shape: Sequence[int], strides: Sequence[int], target: Sequence[int]) -> tuple[int, ...] | None:
+def reshape_strides(shape: Sequence[Size], strides: Sequence[Size], target: Sequence[Size]) -> tuple[Size, ...] | None:
     """Strides of a strided array seen in another shape of the same size, or None where it needs a copy.
 
     Dimensions of 1 get the stride of a contiguous neighbour, as torch gives them.
     """
     if 0 in shape:
         return row_major(target)
-    out = [0] * len(target)
+    out: list[Size] = [0] * len(target)
     for src, dst in matched_groups(shape, target):
         for i, j in zip(src, src[1:]):
             if strides[i] != strides[j] * shape[j]:
@@ -127,19 +121,19 @@ def reshape_strides(shape: Sequence[int], strides: Sequence[int], target: Sequen
         step = strides[src[-1]]
         for j in reversed(dst):
             out[j] = step
-            step *= target[j]
+            step = step * target[j]
     for j in range(len(target) - 1, -1, -1):
         if target[j] == 1:
             out[j] = out[j + 1] * target[j + 1] if j + 1 < len(target) else 1
     return tuple(out)
 
 
-def pull_back(view: Node, strides: tuple[int, ...]) -> tuple[int, ...] | None:
+def pull_back(view: Node, strides: tuple[Size, ...]) -> tuple[Size, ...] | None:
     """Strides of the operand such that `view`, which loses nothing, has `strides`; None where there are none."""
     shape, target = shape_of(view.args[0]), shape_of(view)
     match view.attrs:
         case PermuteAttrs(dims):
-            found = [0] * len(strides)
+            found: list[Size] = [0] * len(strides)
             for i, d in enumerate(dims):
                 found[d] = strides[i]
             return tuple(found)
