@@ -27,7 +27,7 @@ from .executable import Executable
 from .graph.ir import Graph
 from .graph.pipeline import optimise
 from .graph.text import print_graph
-from .program import torch_link
+from .program import control, torch_link
 from .program.compiled import CompiledFunction, compiled_module
 from .program.trace import Traced
 from .program.trace import trace as record_trace
@@ -73,7 +73,7 @@ def compile(
         )
     if not callable(model):
         raise errors.NotCallable(function="tilewright.compile", got=f"{type(model).__name__} {model!r}"[:100])
-    if disable or backend == "eager":
+    if disable or backend == "eager" or control.is_disabled(model):
         return model
     model = _inner(model)
     torch_link.connect()
@@ -119,7 +119,7 @@ def build(graph: Graph, options: config.Options, stages: log.Stages) -> Executab
     captured = Captured(graph)
     store = _store()
     with stages.stage("cache"):
-        key = content_key(captured.text(), target.key, repr(options), str(torch.get_num_threads()), _versions())
+        key = content_key(captured.text(), target.key, options.key(), str(torch.get_num_threads()), _versions())
         found = store.get(key) if store is not None else None
     if found is not None:
         compiled = Compiled(Recipe.from_json(found["recipe"].decode()), found["object"])

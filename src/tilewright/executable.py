@@ -16,7 +16,10 @@ from typing import Any
 import torch
 
 from . import native
+from .base import dims
+from .base.dims import Size
 from .base.errors import CompileError
+from .base.postfix import postfix
 from .graph.ir import Node
 from .graph.ops.contract import MATMUL
 from .graph.ops.opaque import GetitemAttrs
@@ -25,9 +28,13 @@ from .graph.text import parse_graph
 from .program.guards import GuardTable
 from .program.torch_link import dlpack_dtype, view
 from .targets.cpu import compile as code
+from .targets.cpu.main import PLAN
 from .targets.recipe import CallRow, InputRow, NativeRow, OutputRow, Recipe, TensorRow
 
 Rows = list[tuple[Any, ...]]
+Ints = tuple[int, ...]
+
+MOST_SIZES = 16  # how many values of the size symbols eager calls are kept ready for
 
 
 class Executable:
@@ -42,7 +49,7 @@ class Executable:
         self.text = text
         self.freeze = freeze
         self._direct: native.Entry | None = None
-        symbols = [s.symbol for s in (*recipe.run, *recipe.fold) if isinstance(s, NativeRow)]
+        symbols = [s.symbol for s in (*recipe.run, *recipe.fold) if isinstance(s, NativeRow)] + [PLAN] * bool(recipe.symbols)
         self._addresses: Mapping[str, int] = {}
         if symbols:
             image = code.load([object_file], symbols)
@@ -51,7 +58,9 @@ class Executable:
         if not all(isinstance(s, NativeRow) for s in recipe.fold) or len(recipe.fold) > 1:
             raise CompileError(reason="a folded value is computed by an eager call")
         self._entries: weakref.WeakSet[native.Entry] = weakref.WeakSet()
-        self._calls = {s: _EagerCall.of(s) for s in recipe.run if isinstance(s, CallRow)}
+        self._at = functools.lru_cache(MOST_SIZES)(functools.partial(_Sized.of, recipe))
+        if not recipe.symbols:
+            self._at(())
 
     kernels = property(lambda self: self.recipe.launches)
     library_calls = property(lambda self: self.recipe.calls(library=True))
@@ -67,15 +76,20 @@ class Executable:
         return self._entry(table.nargs, table.kwnames, table.rows, rebuild, data, identities)
 
     def forward(self) -> native.Entry:
-        """An entry that takes the graph's inputs themselves and returns the list of outputs."""
-        rows = [("tensor", i, (None, i, *_described(r), None, r.shape, r.strides)) for i, r in enumerate(self.recipe.inputs)]
-        return self._entry(len(rows), (), rows, _same, self, frozenset())
+        """An entry that takes the graph's inputs themselves, then a value of each size symbol that no input has, and returns the
+        list of outputs."""
+        given = sum(s.input < 0 for s in self.recipe.symbols)
+        return self._entry(len(self.recipe.inputs) + given, (), _direct_rows(self.recipe), _same, self, frozenset())
 
-    def execute(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The outputs for the graph's inputs, of the recorded dtypes and shapes, in any strides."""
+    def execute(self, inputs: Sequence[torch.Tensor], given: Sequence[int] = ()) -> list[torch.Tensor]:
+        """The outputs for the graph's inputs, of the recorded dtypes and shapes, in any strides. `given`: the values of the size
+        symbols that no input has."""
         if self._direct is None:
             self._direct = self.forward()
-        return self._direct.run(*(t if t.stride() == r.strides else _laid_out(t, r) for t, r in zip(inputs, self.recipe.inputs)))
+        rows = self.recipe.inputs
+        if self.recipe.symbols:
+            rows = self._at(self.recipe.sizes([t.shape for t in inputs], given)).recipe.inputs
+        return self._direct.run(*(t if t.stride() == r.strides else _laid_out(t, r) for t, r in zip(inputs, rows)), *given)
 
     def forget(self) -> None:
         """Compute folded values anew at the next call."""
@@ -89,33 +103,51 @@ class Executable:
         fold = self._addresses[r.fold[0].symbol] if r.fold else 0  # type: ignore[union-attr]
         run = self._addresses[r.run[0].symbol] if r.is_native and r.run else 0  # type: ignore[union-attr]
         watch = [(i, _bytes(r.inputs[i])) for i in r.folded_inputs] if fold and not self.freeze else []
+        plan = self._addresses[PLAN] if r.symbols else 0
+        scratch = r.scratch_bytes if isinstance(r.scratch_bytes, int) else 0  # else `plan` says
         runner = None if r.is_native else functools.partial(self._run, identities)
         outputs = [(3, o.of, None, None, None) if i in identities else _output(o) for i, o in enumerate(r.outputs)]
         entry = native.Entry(
             nargs, kwnames, rows, len(r.inputs), outputs, rebuild, runner, data,
-            run, fold, r.folded_bytes, r.arena_bytes, r.scratch_bytes, r.cost, watch, list(r.written_inputs),
+            run, fold, r.folded_bytes, r.arena_bytes, scratch, r.cost, watch, list(r.written_inputs), plan, len(r.symbols),
         )  # fmt: skip
         self._entries.add(entry)
         return entry
 
-    def _run(self, identities: Set[int], inputs: Sequence[torch.Tensor | None], folded: int) -> list[torch.Tensor]:
+    def _run(
+        self, identities: Set[int], inputs: Sequence[torch.Tensor | None], folded: int, sizes: Ints = ()
+    ) -> list[torch.Tensor]:
         """The steps in order, eager calls among them, on memory of torch's own."""
-        memory = _Memory(self.recipe, inputs, folded)
-        for step in self.recipe.run:
+        sized = self._at(sizes)
+        memory = _Memory(sized.recipe, inputs, folded)
+        for step in sized.recipe.run:
             if isinstance(step, NativeRow):
                 pointers = memory.input_addresses(), memory.output_addresses()
-                native.run_segment(
-                    self._addresses[step.symbol], *pointers, folded, memory.arena_address, self.recipe.scratch_bytes
-                )
+                scratch = dims.as_int(sized.recipe.scratch_bytes)
+                native.run_segment(self._addresses[step.symbol], *pointers, folded, memory.arena_address, scratch, sizes)
             elif self.recipe.written_inputs:
-                self._calls[step].run(memory)
+                sized.calls[step].run(memory)
             else:
                 try:
-                    self._calls[step].run(memory)
+                    sized.calls[step].run(memory)
                 except Exception as e:  # the program's own error may be another: it is found by running all of it in eager
                     raise native.Failed(str(e)) from e
         memory.bump_versions()
         return memory.results(identities)
+
+
+@dataclass(frozen=True)
+class _Sized:
+    """A recipe without symbols, and its eager calls."""
+
+    recipe: Recipe
+    calls: Mapping[CallRow, _EagerCall]
+
+    @staticmethod
+    def of(recipe: Recipe, sizes: Ints) -> _Sized:
+        known = {s.name: n for s, n in zip(recipe.symbols, sizes)}
+        made = recipe.at(sizes)
+        return _Sized(made, {s: _EagerCall.of(s, known) for s in made.run if isinstance(s, CallRow)})
 
 
 @dataclass(frozen=True)
@@ -131,8 +163,8 @@ class _EagerCall:
     kept: tuple[int | None, ...]
 
     @staticmethod
-    def of(row: CallRow) -> _EagerCall:
-        graph = parse_graph(row.graph)
+    def of(row: CallRow, sizes: Mapping[str, int]) -> _EagerCall:
+        graph = parse_graph(row.graph, sizes=sizes)
         taken = [o.node for o in graph.outputs]
         kept = tuple(n.attrs.index if isinstance(n.attrs, GetitemAttrs) else None for n in taken)
         node = taken[0].args[0] if kept[0] is not None else taken[0]
@@ -155,7 +187,8 @@ class _Memory:
         self.recipe = recipe
         self.inputs = inputs
         self.outputs = [
-            None if o.alias else torch.empty_strided(o.shape, o.strides, dtype=to_torch(o.dtype)) for o in recipe.outputs
+            None if o.alias else torch.empty_strided(_ints(o.shape), _ints(o.strides), dtype=to_torch(o.dtype))
+            for o in recipe.outputs
         ]
         arena = torch.empty(recipe.arena_bytes + 64, dtype=torch.uint8)
         self.arena = arena[-arena.data_ptr() % 64 :]
@@ -173,10 +206,10 @@ class _Memory:
         tables = {"inputs": self.inputs, "outputs": self.outputs, "arena": [self.arena], "folded": [self.folded]}
         base = tables[row.base][max(row.index, 0)]
         assert base is not None, f"{row.base}[{row.index}] owns no memory"
-        start = base.storage_offset() * base.element_size() + row.offset
+        start = base.storage_offset() * base.element_size() + dims.as_int(row.offset)
         if base.dtype is not to_torch(row.dtype):
             base = torch.empty(0, dtype=to_torch(row.dtype)).set_(base.untyped_storage())  # type: ignore[call-overload]
-        return base.as_strided(row.shape, row.strides, start // row.dtype.bytes)
+        return base.as_strided(_ints(row.shape), _ints(row.strides), start // row.dtype.bytes)
 
     def bump_versions(self) -> None:
         for i in self.recipe.written_inputs:
@@ -190,7 +223,7 @@ class _Memory:
                 continue
             base = self.inputs[o.of] if o.alias == "input" else made[o.of]
             assert base is not None
-            made.append(base if i in identities else view(base, o.shape, o.strides, o.offset))
+            made.append(base if i in identities else view(base, _ints(o.shape), _ints(o.strides), dims.as_int(o.offset)))
         return made
 
 
@@ -200,7 +233,31 @@ def _described(row: InputRow) -> tuple[int, int, int, int]:
 
 
 def _laid_out(t: torch.Tensor, row: InputRow) -> torch.Tensor:
-    return torch.empty_strided(row.shape, row.strides, dtype=t.dtype).copy_(t)
+    return torch.empty_strided(_ints(row.shape), _ints(row.strides), dtype=t.dtype).copy_(t)
+
+
+def _direct_rows(recipe: Recipe) -> Rows:
+    """Guards on the inputs of a graph: what the recording of its caller established holds of the sizes."""
+    rows: Rows = []
+    number = {s.name: k for k, s in enumerate(recipe.symbols)}
+    for i, r in enumerate(recipe.inputs):
+        shape, strides = ([n if isinstance(n, int) else None for n in sizes] for sizes in (r.shape, r.strides))
+        rows.append(("tensor", i, (None, i, *_described(r), None, tuple(shape), tuple(strides))))
+    rows += [("symbol", s.input, s.dim, k) for k, s in enumerate(recipe.symbols) if s.input >= 0]
+    outside = [k for k, s in enumerate(recipe.symbols) if s.input < 0]
+    rows += [("int_symbol", len(recipe.inputs) + j, k) for j, k in enumerate(outside)]
+    for i, r in enumerate(recipe.inputs):
+        for kind, sizes in (("size", r.shape), ("stride", r.strides)):
+            rows += [(kind, i, d, postfix(n, number)) for d, n in enumerate(sizes) if not isinstance(n, int)]
+    for k, s in enumerate(recipe.symbols):
+        rows += [("holds", (s.lo, f"${k}", "<="))] if s.lo is not None else []
+        rows += [("holds", (f"${k}", s.hi, "<="))] if s.hi is not None else []
+        rows += [("holds", (f"${k}", s.divisor, "%", 0, "=="))] if s.divisor > 1 else []
+    return rows
+
+
+def _ints(sizes: Sequence[Size]) -> Ints:
+    return dims.as_ints(sizes)
 
 
 def _same(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -216,11 +273,16 @@ def _over(address: int, size: int) -> torch.Tensor:
 def _output(o: OutputRow) -> tuple[Any, ...]:
     """The launcher's description of an output."""
     if not o.alias:
-        return 0, -1, o.shape, o.strides, to_torch(o.dtype)
-    return 1 if o.alias == "input" else 2, o.of, o.shape, o.strides, o.offset
+        return 0, -1, *_planned(o), to_torch(o.dtype)
+    return 1 if o.alias == "input" else 2, o.of, *_planned(o), o.offset if isinstance(o.offset, int) else 0
+
+
+def _planned(o: OutputRow) -> tuple[Any, Any]:
+    """Shape and strides; the rank alone where the sizes of a call decide them."""
+    return (o.shape, o.strides) if all(map(dims.is_static, (*o.shape, *o.strides, o.offset))) else (len(o.shape), None)
 
 
 def _bytes(row: InputRow) -> int:
     if 0 in row.shape:
         return 0
-    return (1 + sum((n - 1) * s for n, s in zip(row.shape, row.strides, strict=True))) * row.dtype.bytes
+    return (1 + sum((n - 1) * s for n, s in zip(_ints(row.shape), _ints(row.strides), strict=True))) * row.dtype.bytes

@@ -59,7 +59,7 @@ def run(s: Sample, target: str) -> None:
     folded, arena = Room(-(-plan.folded_bytes // 64) * 64), Room(-(-plan.arena_bytes // 64) * 64)
     for x in segments:
         pointers = tuple(t.data_ptr() for t in tensors), tuple(r.address for r in rooms)
-        native.run_segment(addresses[x.symbol], *pointers, folded.address, arena.address, scratch)
+        native.run_segment(addresses[x.symbol], *pointers, folded.address, arena.address, scratch, ())
     true = meaning(s)
     found = [r.seen(*o) if n else torch.empty(o[1], dtype=o[0]) for r, o, n in zip(rooms, outputs, spans, strict=True)]
     found += [tensors[e.index] for e in s.graph.effects]

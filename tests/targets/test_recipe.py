@@ -90,7 +90,7 @@ def test_json_round_trip() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"format": 0}', '{"format": 1, "row": "NativeRow", "symbol": "s", "launches": 1, "cost": 1}']
+    "text", ["", "[]", "{}", '{"format": 0}', '{"format": 2, "row": "NativeRow", "symbol": "s", "launches": 1, "cost": 1}']
 )
 def test_json_that_is_no_recipe(text: str) -> None:
     with pytest.raises(ParseError, match="cannot read the recipe"):

@@ -79,6 +79,7 @@ class Settings:
     cache_size: int = _setting("TW_CACHE_SIZE", _BYTES, 2 << 30, "how much is kept, in bytes, K, M or G")
     verify: bool = _setting("TW_VERIFY", _BOOL, False, "whether the IR is verified after every pass")
     cpu: str | None = _setting("TW_CPU", _NAME, None, "instruction set to compile for instead of this machine's: x86-64-v3, ...")
+    recompile_limit: int = _setting("TW_RECOMPILE_LIMIT", _COUNT, 8, "default of the option `recompile_limit`")
     step_limit: int = _setting("TW_STEP_LIMIT", _COUNT, 1_000_000, "rewrite steps after which a table of rules counts as looping")
 
     @staticmethod
@@ -134,24 +135,28 @@ def override(**changes: Any) -> Iterator[Settings]:
         _OVERRIDE.reset(token)
 
 
-def _option(default: Any, meaning: str, least: int = 0) -> Any:
-    return field(default=default, metadata={"meaning": meaning, "least": least})
+def _option(default: Any, meaning: str, least: int = 0, decides_code: bool = True) -> Any:
+    return field(default=default, metadata={"meaning": meaning, "least": least, "decides_code": decides_code})
 
 
 @dataclass(frozen=True)
 class Options:
-    """What `tw.compile(..., options={...})` may say. Part of the key of compiled code."""
+    """What `tw.compile(..., options={...})` may say."""
 
     library: bool = _option(True, "whether a library call (torch.mm, oneDNN) may stand where it is faster than own code")
     freeze: bool = _option(False, "whether parameters may be taken never to change")
-    recompile_limit: int = _option(16, "entries kept for one function; calls that fit none then run in eager", least=1)
+    recompile_limit: int = _option(
+        Settings.recompile_limit, "entries kept for one function or receiver; calls that fit none then run in eager",
+        least=1, decides_code=False,
+    )  # fmt: skip
     cpu: str | None = _option(None, "instruction set to compile for instead of this machine's: x86-64-v4, x86-64-v3, aarch64")
 
     @staticmethod
     def parse(given: Mapping[str, Any] | None) -> Options:
         """Raises UnknownOption or OptionError, naming the option and what it admits."""
+        defaults: dict[str, Any] = {"recompile_limit": max(get().recompile_limit, 1)}
         if given is None:
-            return Options()
+            return Options(**defaults)
         if not isinstance(given, Mapping):
             raise OptionError(option="options", choices="a dict", value=given)
         fields = {f.name: f for f in dataclasses.fields(Options)}
@@ -159,7 +164,12 @@ class Options:
             if name not in fields:
                 raise UnknownOption(option=name, choices=fields)
             _check(fields[name], value)
-        return Options(**given)
+        return Options(**{**defaults, **given})
+
+    def key(self) -> str:
+        """Those options that decide what code comes about, as text."""
+        fields = [f.name for f in dataclasses.fields(self) if f.metadata["decides_code"]]
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in fields)
 
 
 def _check(f: dataclasses.Field[Any], value: object) -> None:

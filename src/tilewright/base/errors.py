@@ -170,6 +170,18 @@ class RecordError(TilewrightError):
     template = "{what} cannot be recorded: {reason}"
 
 
+class GraphBreak(RecordError):
+    """What `fullgraph=True` raises where the graph would end before the function does."""
+
+    template = "the graph breaks: {reason}"
+
+
+class RecompileError(TilewrightError, RuntimeError):
+    """What the stance "fail_on_recompile" raises, and `fullgraph=True` at the recompile limit."""
+
+    template = "{function} is not compiled for this call: {reason}"
+
+
 class VerifyError(TilewrightError):
     template = "{what} is not valid: {reason}"
 

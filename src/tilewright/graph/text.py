@@ -161,12 +161,13 @@ def _collect(value: Any, found: set[Dim]) -> None:
 # --- parsing ----------------------------------------------------------------------------------------------------------
 
 
-def parse_graph(text: str, ops: Mapping[str, Op] = OPS) -> Graph:
+def parse_graph(text: str, ops: Mapping[str, Op] = OPS, sizes: Mapping[str, int] | None = None) -> Graph:
     """The graph that `print_graph` printed. Blank lines and lines that start with `#` are skipped.
+    A symbol in `sizes` has that value.
 
     Raises ParseError, with the line's number and text, for what cannot be read or for a wrong type.
     """
-    building = _Building(ops)
+    building = _Building(ops, sizes or {})
     for i, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -195,6 +196,7 @@ class _Building:
     """A graph as far as it is read."""
 
     ops: Mapping[str, Op]
+    sizes: Mapping[str, int]
     nodes: dict[str, Node] = field(default_factory=dict)
     symbols: dict[str, Size] = field(default_factory=dict)
     inputs: list[Node] = field(default_factory=list)
@@ -276,8 +278,8 @@ class _Building:
         while read.kind:
             mark = read.take("mark")
             facts[mark] = int(read.take("int"))
-        self.symbols[name] = dims.symbol(name, facts.get(">="), facts.get("<="), facts.get("%", 1))
-        if "=" in facts:
+        self.symbols[name] = self.sizes.get(name, dims.symbol(name, facts.get(">="), facts.get("<="), facts.get("%", 1)))
+        if "=" in facts and name not in self.sizes:
             self.hints.append((name, facts["="]))
 
 

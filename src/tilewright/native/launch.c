@@ -42,6 +42,8 @@ static int64_t thread_count(void) {
 
 /* --- memory shared by calls --- */
 
+static int64_t aligned(int64_t bytes) { return (bytes + 63) & ~(int64_t)63; }
+
 /* What `tw_fold` computed; a call that runs while another folds anew keeps the old one alive. */
 typedef struct {
     Py_ssize_t users, generation;
@@ -55,10 +57,10 @@ static void folded_release(folded *f) {
     }
 }
 
-/* An arena with its scratch; idle ones wait in the entry's list. */
+/* An arena with the scratch behind it; idle ones wait in the entry's list. */
 typedef struct arena {
     struct arena *next;
-    int64_t threads;
+    int64_t capacity, arena_bytes, scratch_bytes; /* the latter two as the call needs them */
     char *data;
 } arena;
 
@@ -68,6 +70,7 @@ typedef struct {
     int kind; /* 0: new memory; 1: view of an input; 2: view of an output; 3: the input object itself */
     Py_ssize_t of;
     PyObject *shape, *strides, *last; /* last: dtype for new memory, offset for a view */
+    Py_ssize_t rank; /* where `tw_plan` gives shape, strides and offset, else -1 */
 } output;
 
 typedef struct {
@@ -83,6 +86,8 @@ typedef struct {
     tw_guards guards;
     int (*run)(const tw_call *);
     int (*fold)(const tw_call *);
+    tw_plan plan;       /* NULL: sizes are constants */
+    Py_ssize_t planned; /* the numbers that it gives */
     Py_ssize_t folded_bytes, arena_bytes, scratch_bytes, cost;
     Py_ssize_t outputs, watches, written;
     output *output;
@@ -99,13 +104,18 @@ typedef struct {
 } entry;
 
 static int output_init(output *o, PyObject *spec, Py_ssize_t inputs, Py_ssize_t index) {
-    /* (kind, of, shape, strides, dtype | offset) */
+    /* (kind, of, shape, strides, dtype | offset); the shape is a rank where shape, strides and offset depend on sizes */
     PyObject *shape, *strides, *last;
+    o->rank = -1;
     if (!PyArg_ParseTuple(spec, "inOOO", &o->kind, &o->of, &shape, &strides, &last)) return -1;
     Py_ssize_t limit = o->kind == 2 ? index : inputs;
     if (o->kind < 0 || o->kind > 3 || (o->kind > 0 && (o->of < 0 || o->of >= limit))) {
         PyErr_Format(PyExc_ValueError, "output %zd: %R does not describe an output", index, spec);
         return -1;
+    }
+    if (PyLong_Check(shape)) {
+        o->rank = PyLong_AsSsize_t(shape);
+        if (o->rank < 0) return PyErr_Occurred() ? -1 : (PyErr_Format(PyExc_ValueError, "output %zd: no rank", index), -1);
     }
     o->shape = Py_NewRef(shape);
     o->strides = Py_NewRef(strides);
@@ -122,25 +132,31 @@ static Py_ssize_t *indices(PyObject *list, Py_ssize_t *count) {
 
 static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"nargs", "kwnames", "rows", "inputs", "outputs", "rebuild", "runner", "data", "run", "fold", "folded_bytes",
-                            "arena_bytes", "scratch_bytes", "cost", "watch", "written", NULL};
-    Py_ssize_t nargs, inputs, run = 0, fold = 0, folded_bytes = 0, arena_bytes = 0, scratch_bytes = 0, cost = 0;
+                            "arena_bytes", "scratch_bytes", "cost", "watch", "written", "plan", "symbols", NULL};
+    Py_ssize_t nargs, inputs, run = 0, fold = 0, folded_bytes = 0, arena_bytes = 0, scratch_bytes = 0, cost = 0, plan = 0, symbols = 0;
     PyObject *kwnames, *rows, *outputs, *rebuild, *runner, *data, *watched, *written;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "nO!O!nO!OOOnnnnnnO!O!", names, &nargs, &PyTuple_Type, &kwnames, &PyList_Type, &rows, &inputs,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "nO!O!nO!OOOnnnnnnO!O!|nn", names, &nargs, &PyTuple_Type, &kwnames, &PyList_Type, &rows, &inputs,
                                      &PyList_Type, &outputs, &rebuild, &runner, &data, &run, &fold, &folded_bytes, &arena_bytes, &scratch_bytes,
-                                     &cost, &PyList_Type, &watched, &PyList_Type, &written))
+                                     &cost, &PyList_Type, &watched, &PyList_Type, &written, &plan, &symbols))
         return NULL;
     entry *e = (entry *)type->tp_alloc(type, 0);
     if (!e) return NULL;
     e->run = (int (*)(const tw_call *))run;
     e->fold = (int (*)(const tw_call *))fold;
+    e->plan = (tw_plan)plan;
+    e->planned = plan ? 2 : 0;
     e->folded_bytes = folded_bytes;
-    e->arena_bytes = (arena_bytes + 63) & ~(Py_ssize_t)63;
-    e->scratch_bytes = (scratch_bytes + 63) & ~(Py_ssize_t)63;
+    e->arena_bytes = aligned(arena_bytes);
+    e->scratch_bytes = aligned(scratch_bytes);
     e->cost = cost;
     e->rebuild = Py_NewRef(rebuild);
     e->runner = Py_NewRef(runner);
     e->data = Py_NewRef(data);
     if (tw_guards_init(&e->guards, nargs, kwnames, rows, inputs)) goto fail;
+    if (e->guards.symbols < symbols) {
+        PyErr_Format(PyExc_ValueError, "the guards read %zd sizes of %zd", e->guards.symbols, symbols);
+        goto fail;
+    }
     e->output = PyMem_Calloc((size_t)PyList_GET_SIZE(outputs) + 1, sizeof(output));
     e->watch = PyMem_Calloc((size_t)PyList_GET_SIZE(watched) + 1, sizeof(watch));
     e->write = indices(written, &e->written);
@@ -151,6 +167,12 @@ static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(outputs); i++) {
         e->outputs = i + 1;
         if (output_init(&e->output[i], PyList_GET_ITEM(outputs, i), inputs, i)) goto fail;
+        if (e->output[i].rank < 0) continue;
+        if (!plan) {
+            PyErr_Format(PyExc_ValueError, "output %zd depends on sizes, but nothing plans for them", i);
+            goto fail;
+        }
+        e->planned += 2 * e->output[i].rank + 1;
     }
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(watched); i++) {
         e->watches = i + 1;
@@ -255,14 +277,17 @@ static int changed(entry *e, const tw_found *found) {
     return any;
 }
 
-static arena *arena_take(entry *e, int64_t threads) {
+static arena *arena_take(entry *e, int64_t threads, const int64_t *planned) {
     arena *a = e->idle;
     if (a) e->idle = a->next;
-    if (a && a->threads >= threads) return a;
     if (!a && !(a = PyMem_Calloc(1, sizeof *a))) return (arena *)PyErr_NoMemory();
+    a->arena_bytes = planned ? planned[e->planned - 2] : e->arena_bytes;
+    a->scratch_bytes = planned ? aligned(planned[e->planned - 1]) : e->scratch_bytes;
+    int64_t needed = a->arena_bytes + threads * a->scratch_bytes;
+    if (a->data && a->capacity >= needed) return a;
     tw_aligned_free(a->data);
-    a->threads = threads;
-    a->data = tw_aligned((size_t)(e->arena_bytes + threads * e->scratch_bytes));
+    a->capacity = needed;
+    a->data = tw_aligned((size_t)needed);
     if (a->data) return a;
     PyMem_Free(a);
     return (arena *)PyErr_NoMemory();
@@ -281,7 +306,7 @@ static int invoke(int (*f)(const tw_call *), tw_call *call, int64_t cost) {
     return rc;
 }
 
-static void call_init(tw_call *call, const entry *e, const tw_found *found, void *const *outputs, const folded *f, arena *a, int64_t threads) {
+static void call_init(tw_call *call, const tw_found *found, void *const *outputs, const folded *f, arena *a, int64_t threads) {
     memset(call, 0, offsetof(tw_call, error) + 1);
     call->size = sizeof *call;
     call->abi = TW_ABI;
@@ -290,8 +315,8 @@ static void call_init(tw_call *call, const entry *e, const tw_found *found, void
     call->sizes = found->sizes;
     call->folded = f ? f->data : NULL;
     call->arena = a->data;
-    call->scratch = a->data + e->arena_bytes;
-    call->scratch_bytes = e->scratch_bytes;
+    call->scratch = a->data + a->arena_bytes;
+    call->scratch_bytes = a->scratch_bytes;
     call->parallel_for = tw_parallel;
     call->threads = threads;
 }
@@ -320,7 +345,7 @@ static folded *refresh(entry *e, const tw_found *found, arena *a, int64_t thread
         f->generation = e->generation;
         e->folds++;
         tw_call call;
-        call_init(&call, e, found, NULL, f, a, threads);
+        call_init(&call, found, NULL, f, a, threads);
         if (invoke(e->fold, &call, RELEASE_LOCK_ABOVE + 1)) {
             folded_release(f);
             return NULL;
@@ -348,16 +373,37 @@ static int overlapping(const entry *e, const tw_found *found) {
     return 0;
 }
 
-static PyObject *output_make(const entry *e, const output *o, const tw_found *found, PyObject *made) {
+static PyObject *tensor_make(const output *o, const tw_found *found, PyObject *made, PyObject *shape, PyObject *strides, PyObject *last) {
     if (o->kind == 0) {
-        PyObject *stack[] = {o->shape, o->strides, o->last};
+        PyObject *stack[] = {shape, strides, last};
         return PyObject_Vectorcall(fn_empty, stack, 2, names_dtype);
     }
-    if (o->kind == 3) return Py_NewRef(found->tensor[o->of]);
-    PyObject *base = o->kind == 1 ? found->tensor[o->of] : PyList_GET_ITEM(made, o->of);
-    (void)e;
-    PyObject *stack[] = {base, o->shape, o->strides, o->last};
+    PyObject *stack[] = {o->kind == 1 ? found->tensor[o->of] : PyList_GET_ITEM(made, o->of), shape, strides, last};
     return PyObject_Vectorcall(fn_view, stack, 4, NULL);
+}
+
+static PyObject *numbers(const int64_t *values, Py_ssize_t n) {
+    PyObject *tuple = PyTuple_New(n);
+    for (Py_ssize_t i = 0; tuple && i < n; i++) {
+        PyObject *number = PyLong_FromLongLong(values[i]);
+        if (!number) Py_CLEAR(tuple);
+        else PyTuple_SET_ITEM(tuple, i, number);
+    }
+    return tuple;
+}
+
+/* `*planned` is where `tw_plan` wrote of this output, if it did. */
+static PyObject *output_make(const output *o, const tw_found *found, PyObject *made, const int64_t **planned) {
+    if (o->kind == 3) return Py_NewRef(found->tensor[o->of]);
+    if (o->rank < 0) return tensor_make(o, found, made, o->shape, o->strides, o->last);
+    PyObject *shape = numbers(*planned, o->rank), *strides = numbers(*planned + o->rank, o->rank);
+    PyObject *last = o->kind ? PyLong_FromLongLong((*planned)[2 * o->rank]) : Py_NewRef(o->last);
+    PyObject *tensor = shape && strides && last ? tensor_make(o, found, made, shape, strides, last) : NULL;
+    *planned += 2 * o->rank + 1;
+    Py_XDECREF(shape);
+    Py_XDECREF(strides);
+    Py_XDECREF(last);
+    return tensor;
 }
 
 static PyObject *finish(const entry *e, PyObject *made) {
@@ -374,9 +420,10 @@ static PyObject *run_native(entry *e, tw_found *found, const folded *f, arena *a
         Py_DECREF(made);
         return PyErr_NoMemory();
     }
+    const int64_t *planned = found->planned;
     for (Py_ssize_t i = 0; i < e->outputs; i++) {
         dl_tensor t;
-        PyObject *o = output_make(e, &e->output[i], found, made);
+        PyObject *o = output_make(&e->output[i], found, made, &planned);
         if (!o) goto done;
         PyList_SET_ITEM(made, i, o);
         outputs[i] = NULL;
@@ -385,8 +432,8 @@ static PyObject *run_native(entry *e, tw_found *found, const folded *f, arena *a
         outputs[i] = (char *)t.data + t.byte_offset;
     }
     tw_call call;
-    call_init(&call, e, found, outputs, f, a, threads);
-    if (e->run && invoke(e->run, &call, e->cost)) goto done;
+    call_init(&call, found, outputs, f, a, threads);
+    if (e->run && invoke(e->run, &call, e->plan ? RELEASE_LOCK_ABOVE + 1 : e->cost)) goto done; /* the cost is that of other sizes */
     for (Py_ssize_t i = 0; i < e->written; i++) {
         PyObject *bumped = PyObject_CallOneArg(fn_bump, found->tensor[e->write[i]]);
         if (!bumped) goto done;
@@ -428,7 +475,8 @@ static PyObject *run_python(entry *e, tw_found *found, const folded *f) {
 static PyObject *run(entry *e, tw_found *found) {
     for (Py_ssize_t i = 0; i < e->guards.inputs; i++) Py_XINCREF(found->tensor[i]);
     int64_t threads = thread_count();
-    arena *a = threads < 1 ? NULL : arena_take(e, threads);
+    if (e->plan) e->plan(found->sizes, found->planned);
+    arena *a = threads < 1 ? NULL : arena_take(e, threads, e->plan ? found->planned : NULL);
     PyObject *result = NULL;
     if (a) {
         folded *f = e->fold ? refresh(e, found, a, threads) : NULL;
@@ -443,13 +491,14 @@ static PyObject *run(entry *e, tw_found *found) {
 
 /* Checks the guards and, where they hold, runs. 1 with *result, 0 where a guard fails, -1 on an exception. */
 static int entry_try(entry *e, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObject **result, Py_ssize_t *failed) {
-    size_t slots = (size_t)e->guards.slots, inputs = (size_t)e->guards.inputs, words = slots + 3 * inputs + (size_t)e->guards.symbols + 1;
+    size_t slots = (size_t)e->guards.slots, inputs = (size_t)e->guards.inputs, symbols = (size_t)e->guards.symbols, words = slots + 3 * inputs + symbols + (size_t)e->planned + 1;
     void *small[4 * STACK_SLOTS], **memory = small;
     *failed = -1;
     if (nargs != e->guards.nargs) return 0;
     if (words > 4 * STACK_SLOTS && !(memory = PyMem_Malloc(words * sizeof *memory))) return PyErr_NoMemory(), -1;
     memset(memory + slots, 0, 3 * inputs * sizeof *memory);
-    tw_found found = {(PyObject **)memory, memory + slots, (PyObject **)(memory + slots + inputs), NULL, (int64_t *)(memory + slots + 3 * inputs)};
+    tw_found found = {(PyObject **)memory, memory + slots, (PyObject **)(memory + slots + inputs), NULL, (int64_t *)(memory + slots + 3 * inputs),
+                      (int64_t *)(memory + slots + 3 * inputs + symbols)};
     if (e->written) found.bytes = (int64_t *)(memory + slots + 2 * inputs);
     int holds = tw_guards_check(&e->guards, args, nargs, kwnames, &found, failed);
     if (holds == 1 && e->written && overlapping(e, &found)) {
@@ -517,10 +566,12 @@ PyTypeObject tw_entry_type = {
 
 /* --- Dispatcher --- */
 
+static int bypass; /* whether every call is a miss */
+
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    PyObject *entries; /* a tuple, replaced as a whole */
+    PyObject *entries; /* a tuple, replaced as a whole: the one that served most recently first */
     PyObject *miss;    /* called with (args, kwargs) where no entry serves */
     PyObject *failed;  /* called with (args, kwargs) where a compiled run fails an assertion */
     PyObject *last;    /* the entry that served last, or None */
@@ -542,14 +593,26 @@ static PyObject *hand_over(PyObject *to, PyObject *const *args, Py_ssize_t nargs
     return result;
 }
 
+static void move_to_front(dispatcher *d, PyObject *entries, Py_ssize_t at) {
+    Py_ssize_t n = PyTuple_GET_SIZE(entries);
+    PyObject *moved = d->entries == entries ? PyTuple_New(n) : NULL; /* else another thread has replaced them meanwhile */
+    if (!moved) {
+        PyErr_Clear();
+        return;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) PyTuple_SET_ITEM(moved, i, Py_NewRef(PyTuple_GET_ITEM(entries, i == 0 ? at : i <= at ? i - 1 : i)));
+    Py_SETREF(d->entries, moved);
+}
+
 static PyObject *dispatcher_vectorcall(dispatcher *d, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     Py_ssize_t nargs = PyVectorcall_NARGS(nargsf), failed;
     PyObject *entries = Py_NewRef(d->entries), *result = NULL;
     int holds = 0;
-    for (Py_ssize_t i = 0; !holds && i < PyTuple_GET_SIZE(entries); i++) {
+    for (Py_ssize_t i = 0; !holds && !bypass && i < PyTuple_GET_SIZE(entries); i++) {
         PyObject *e = PyTuple_GET_ITEM(entries, i);
         holds = entry_try((entry *)e, args, nargs, kwnames, &result, &failed);
         if (holds > 0 && d->last != e) Py_XSETREF(d->last, Py_NewRef(e));
+        if (holds > 0 && i > 0) move_to_front(d, entries, i);
     }
     Py_DECREF(entries);
     if (holds > 0) return result;
@@ -652,38 +715,53 @@ static void **pointers(PyObject *tuple) {
     return p;
 }
 
-/* run_segment(address, inputs, outputs, folded, arena, scratch_bytes): `inputs` and `outputs` are tuples of addresses. */
+/* run_segment(address, inputs, outputs, folded, arena, scratch_bytes, sizes): `inputs` and `outputs` are tuples of addresses. */
 static PyObject *run_segment(PyObject *self, PyObject *args) {
     Py_ssize_t address, folded_address, arena_address, scratch_bytes;
-    PyObject *inputs, *outputs;
+    PyObject *inputs, *outputs, *given;
     (void)self;
-    if (!PyArg_ParseTuple(args, "nO!O!nnn", &address, &PyTuple_Type, &inputs, &PyTuple_Type, &outputs, &folded_address, &arena_address, &scratch_bytes)) return NULL;
+    if (!PyArg_ParseTuple(args, "nO!O!nnnO!", &address, &PyTuple_Type, &inputs, &PyTuple_Type, &outputs, &folded_address, &arena_address,
+                          &scratch_bytes, &PyTuple_Type, &given))
+        return NULL;
     int64_t threads = thread_count();
     if (threads < 1) return NULL;
-    scratch_bytes = (scratch_bytes + 63) & ~(Py_ssize_t)63;
+    scratch_bytes = aligned(scratch_bytes);
+    int64_t *sizes = PyMem_Calloc((size_t)PyTuple_GET_SIZE(given) + 1, sizeof *sizes);
+    for (Py_ssize_t i = 0; sizes && i < PyTuple_GET_SIZE(given); i++) sizes[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(given, i));
     void **in = pointers(inputs), **out = pointers(outputs);
     char *scratch = tw_aligned((size_t)(scratch_bytes * threads));
     int rc = -1;
-    if (in && out && scratch && !PyErr_Occurred()) {
+    if (in && out && sizes && scratch && !PyErr_Occurred()) {
         tw_call call = {.size = sizeof call, .abi = TW_ABI, .inputs = in, .outputs = out, .folded = (char *)folded_address, .arena = (char *)arena_address,
-                        .scratch = scratch, .scratch_bytes = scratch_bytes, .parallel_for = tw_parallel, .threads = threads};
+                        .scratch = scratch, .scratch_bytes = scratch_bytes, .sizes = sizes, .parallel_for = tw_parallel, .threads = threads};
         rc = invoke((int (*)(const tw_call *))address, &call, RELEASE_LOCK_ABOVE + 1);
     } else if (!PyErr_Occurred()) {
         PyErr_NoMemory();
     }
     PyMem_Free(in);
     PyMem_Free(out);
+    PyMem_Free(sizes);
     tw_aligned_free(scratch);
     if (rc) return NULL;
     Py_RETURN_NONE;
 }
 
+/* set_bypass(on): where on, no entry of any dispatcher is tried. */
+static PyObject *set_bypass(PyObject *self, PyObject *on) {
+    (void)self;
+    int truth = PyObject_IsTrue(on);
+    if (truth < 0) return NULL;
+    bypass = truth;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
+    {"set_bypass", set_bypass, METH_O, "set_bypass(on): where on, every call of every dispatcher is a miss"},
     {"configure", configure, METH_VARARGS, "configure(empty_strided, as_strided, increment_version, get_num_threads): torch's functions"},
     {"set_exchange", tw_set_exchange, METH_O, "set_exchange(torch.Tensor): the type whose DLPack exchange table is used"},
     {"set_openmp", tw_set_openmp, METH_VARARGS, "set_openmp(GOMP_parallel, omp_get_thread_num): addresses, or zeros"},
     {"profile", tw_profile, METH_VARARGS, "profile(launches): time that many launches from here on (0: stop); the nanoseconds timed so far"},
-    {"run_segment", run_segment, METH_VARARGS, "run_segment(address, inputs, outputs, folded, arena, scratch_bytes)"},
+    {"run_segment", run_segment, METH_VARARGS, "run_segment(address, inputs, outputs, folded, arena, scratch_bytes, sizes)"},
     {NULL, NULL, 0, NULL},
 };
 

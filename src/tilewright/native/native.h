@@ -70,6 +70,7 @@ typedef struct {
     PyObject **tensor;
     int64_t *bytes; /* extent of each input from its first element, for overlap checks; NULL where not wanted */
     int64_t *sizes;
+    int64_t *planned; /* what `tw_plan` finds out of the sizes */
 } tw_found;
 
 int tw_guards_init(tw_guards *g, Py_ssize_t nargs, PyObject *kwnames, PyObject *rows, Py_ssize_t inputs);

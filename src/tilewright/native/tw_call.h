@@ -17,6 +17,10 @@ typedef void (*tw_kernel)(void *args, int64_t lo, int64_t hi, void *scratch);
 /* Runs `kernel` over `total` blocks on as many threads as `cost` (one-thread nanoseconds) is worth. */
 typedef void (*tw_parallel_for)(const struct tw_call *call, tw_kernel kernel, void *args, int64_t total, int64_t cost);
 
+/* Of a graph with size symbols: shape, strides and offset of each output where one of them depends on a symbol, then the bytes of
+ * the arena and of one thread's scratch. */
+typedef void (*tw_plan)(const int64_t *sizes, int64_t *out);
+
 typedef struct tw_call {
     uint32_t size;          /* sizeof(tw_call) */
     uint32_t abi;           /* TW_ABI */

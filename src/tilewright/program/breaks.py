@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..base.errors import Location, TilewrightError
+from ..base.errors import GraphBreak, Location
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,6 @@ class Break(BaseException):
         row = REASONS[self.reason]
         text = row.explanation + (f": {self.what}" if self.what else "")
         return f"{text} ({self.at})" if self.at else text
-
-
-class GraphBreak(TilewrightError):
-    """What `fullgraph=True` raises."""
-
-    template = "the graph breaks: {reason}"
 
 
 def error_of(b: Break) -> GraphBreak:

@@ -24,7 +24,7 @@ from ..base import config, errors, log
 from ..graph import torch_private as private
 from ..graph.ir import Graph
 from ..graph.recorder import is_recording
-from . import guards, start, units
+from . import control, guards, recompiles, start, twins, units
 from .breaks import Break, error_of
 from .capture import UserError
 from .sources import is_atom
@@ -101,16 +101,24 @@ class CompiledFunction(native.Dispatcher):
         self.fullgraph = fullgraph
         self._build = build
         self._lock = threading.RLock()
-        self._counts = _Counts()
-        self._refused: dict[Any, str] = {}
-        self.program = units.Program(
-            _name(fn), build, options, fullgraph, lambda f: CompiledFunction(f, build, options, fullgraph), self._count_backward,
-            self._counts.seconds,
-        )  # fmt: skip
+        self.reset()
         self.miss = self._miss
         self.failed = self._eager
         if not isinstance(fn, nn.Module):
             functools.update_wrapper(self, fn)
+        control.register(self)
+
+    def reset(self) -> None:
+        """Forget what is compiled and learnt: the next call starts anew."""
+        with self._lock:
+            fn, build, options, fullgraph = self.fn, self._build, self.options, self.fullgraph
+            self._counts = _Counts()
+            self._refused: dict[Any, str] = {}
+            self.program = units.Program(
+                _name(fn), build, options, fullgraph, lambda f: CompiledFunction(f, build, options, fullgraph),
+                self._count_backward, self._counts.seconds,
+            )  # fmt: skip
+            self.entries, self.last = (), None
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -153,26 +161,23 @@ class CompiledFunction(native.Dispatcher):
     def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not private.is_plain_call():
             return self._under_modes(args, kwargs)
-        signature = _signature(args, kwargs, self.fn)
-        if signature in self._refused or len(self.entries) >= self.options.recompile_limit:
+        if control.stance() != "default" and self._keeps_from_compiling(args, kwargs):
             return self._eager(args, kwargs)
-        with self._lock:
-            for entry in self.entries:  # another thread may have compiled it meanwhile
-                if entry.check(*args, **kwargs) is None:
-                    return self._run(entry, args, kwargs)
-            made = self._try(signature, args, kwargs)
-            if not isinstance(made, native.Entry):  # outside of any `except`: the program must not see our exceptions
-                result = self._eager(args, kwargs)
-                if made is not None:
-                    self._fault(signature, made)
-                return result
-            entry = made
-            self.entries = (entry, *self.entries)
-            if len(self.entries) >= self.options.recompile_limit:
-                log.warn_once(
-                    (id(self), "limit"), f"{_name(self.fn)} was compiled {len(self.entries)} times; further variants run in eager"
-                )
-        return self._run(entry, args, kwargs)
+        signature = _signature(args, kwargs, self.fn)
+        if signature in self._refused or self._is_full(args, kwargs):
+            return self._eager(args, kwargs)
+        with self._lock:  # another thread may have compiled it meanwhile
+            made = next((e for e in self.entries if e.check(*args, **kwargs) is None), None)
+            if made is None and not self._is_full(args, kwargs):
+                made = self._try(signature, args, kwargs)
+                if isinstance(made, native.Entry):
+                    self.entries = (made, *self.entries)
+        if isinstance(made, native.Entry):
+            return self._run(made, args, kwargs)
+        result = self._eager(args, kwargs)  # outside of any `except`: the program must not see our exceptions
+        if made is not None:
+            self._fault(signature, made)
+        return result
 
     def _try(self, signature: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> native.Entry | Exception | None:
         """An entry; None where the call is for eager; the exception where it is the program's own or a fault of ours."""
@@ -196,6 +201,22 @@ class CompiledFunction(native.Dispatcher):
         if self.fullgraph:
             raise errors.CompileError(reason=f"{type(e).__name__}: {e}") from e
         self._give_up(signature, errors.CompileError(reason=f"{type(e).__name__}: {e}"))
+
+    def _keeps_from_compiling(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether the stance has a call run in eager that no entry serves. Raises RecompileError where the stance says so."""
+        if control.stance() == "fail_on_recompile":
+            raise recompiles.error(_name(self.fn), "the stance is fail_on_recompile", self.entries, args, kwargs)
+        return True
+
+    def _is_full(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether the receiver has as many entries as it may have; said once. Raises RecompileError with `fullgraph`."""
+        entries, limit = recompiles.of_receiver(self.entries, args), self.options.recompile_limit
+        if len(entries) + len(self._refused) < limit:
+            return False
+        if self.fullgraph:
+            raise recompiles.error(_name(self.fn), f"it reached its recompile_limit of {limit}", entries, args, kwargs)
+        recompiles.warn(self, _name(self.fn), entries, args, kwargs)
+        return True
 
     def _under_modes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call within a recording, a transform (vmap, grad), a tracer or a mode: the function itself, for them to see."""
@@ -255,9 +276,7 @@ class _CompiledModule:
     def __reduce_ex__(self, protocol: Any) -> Any:
         f = getattr(self, "_tilewright", None)
         if f is None:
-            plain = object.__new__(type(self).__mro__[2])
-            object.__setattr__(plain, "__dict__", self.__dict__)
-            return _itself, (plain,)
+            return _itself, (twins.plain(self),)  # type: ignore[arg-type]
         return _recompiled, (f.fn, f._build, f.options, f.fullgraph)
 
     @property
@@ -269,17 +288,9 @@ class _CompiledModule:
         return self._tilewright.text(level)
 
 
-@functools.cache
-def _compiled_class(cls: type) -> type:
-    return type(
-        cls.__name__, (_CompiledModule, cls), {"__slots__": (), "__module__": cls.__module__, "__qualname__": cls.__qualname__}
-    )
-
-
 def compiled_module(module: nn.Module, function: CompiledFunction) -> nn.Module:
     """A module of the same type, state and attributes whose calls go to `function`."""
-    new = object.__new__(_compiled_class(type(module)))
-    object.__setattr__(new, "__dict__", module.__dict__)
+    new = twins.twin(module, _CompiledModule)
     _CompiledModule._tilewright.__set__(new, function)  # type: ignore[attr-defined]
     return new
 
@@ -312,7 +323,5 @@ def _signature(args: tuple[Any, ...], kwargs: dict[str, Any], fn: Any) -> Any:
 
 
 def _explain_recompile(compiled: CompiledFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    for entry in compiled.entries:
-        failed = entry.check(*args, **kwargs)
-        if failed is not None:
-            log.guards.write(f"{_name(compiled.fn)} is compiled anew: {entry.data.table.explain(failed)}")
+    for _, reason in recompiles.failures(compiled.entries, args, kwargs):
+        log.guards.write(f"{_name(compiled.fn)} is compiled anew: {reason}")

@@ -12,6 +12,7 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
+from ..base.errors import Location
 from .breaks import Break
 from .opcodes import NULL, UNSET, assemble, decode, encode_exceptions, exception_table, no_lines
 
@@ -100,6 +101,11 @@ class Place:
     at: int
     slots: tuple[int, ...]
     stack: tuple[Form, ...]
+
+    @property
+    def line(self) -> int:
+        """The instruction's line in its file."""
+        return Location.of_instruction(self.code, decode(self.code).instructions[self.at].offset).line
 
     def split(self, values: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
         """(all variables, the stack) from the values that were passed."""

@@ -19,7 +19,7 @@ from torch import nn
 from .. import native
 from ..base import errors, log
 from ..graph.recorder import ArgSource
-from . import eager_backward, glue
+from . import control, eager_backward, glue, recompiles
 from .breaks import Break, error_of
 from .capture import Capture, Captured, Finished, UserError, finish
 from .frames import RETURN, Frame
@@ -96,16 +96,13 @@ class Program:
     def route(self, f: Any) -> Any:
         """What is called where a call broke the graph: user functions and modules in their compiled form."""
         function = f.__func__ if type(f) is types.MethodType else f
+        if control.is_disabled(function):
+            return f
         if type(function) is types.FunctionType:
             code = function.__code__
-            if (
-                runs_as_is(code, function.__module__ or "")
-                or is_standard_code(code)
-                or code.co_flags & 0x2A0
-                or getattr(function, "_torchdynamo_disable", False)
-            ):
+            if runs_as_is(code, function.__module__ or "") or is_standard_code(code):
                 return f
-            if getattr(function, "_tilewright_disable", False) or code.co_filename.startswith("<"):
+            if code.co_flags & 0x2A0 or code.co_filename.startswith("<"):
                 return f
             key: Any = function
         elif isinstance(f, nn.Module) and not hasattr(f, "_tilewright"):
@@ -133,8 +130,7 @@ class Rest(native.Dispatcher):
         self.failed = lambda args, kwargs: self._native(args)
 
     def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        limit = self.program.options.recompile_limit
-        if not self.wanted or len(self.entries) >= limit or self.failures >= 3:
+        if not self.wanted or self.failures >= 3 or self._keeps_from_compiling(args):
             return self._native(args)
         entry = self._try(args)
         if entry is None:
@@ -157,6 +153,18 @@ class Rest(native.Dispatcher):
             self.failures += 1
             log.breaks.write(f"{self.program.name}: the rest runs in eager: {e}")
         return None
+
+    def _keeps_from_compiling(self, args: tuple[Any, ...]) -> bool:
+        """Whether the stance, or the limit, has the call run in eager. Raises RecompileError where the stance says so."""
+        name = f"the rest of {self.program.name}, from line {self.place.line},"
+        if control.stance() != "default":
+            if control.stance() == "fail_on_recompile":
+                raise recompiles.error(name, "the stance is fail_on_recompile", self.entries, args, {})
+            return True
+        if len(self.entries) < self.program.options.recompile_limit:
+            return False
+        recompiles.warn(self, name, self.entries, args, {})
+        return True
 
     def _native(self, args: tuple[Any, ...]) -> Any:
         self.program.native_tails += 1

@@ -1,4 +1,5 @@
-"""Places blocks of memory that live for a while into one arena. In: sizes and lifetimes. Out: offsets and the arena's size.
+"""Places blocks of memory that live for a while into one arena. In: sizes and lifetimes. Out: offsets and the arena's size,
+and which block lies below which, so that sizes known at run time only can be placed then.
 
 Must not know what the blocks hold. Greedy by size over lifetimes with best fit, as surveyed in Pisarchyk and Lee, "Efficient
 Memory Management for Deep Neural Net Inference" (2020); several orders are tried and the smallest arena taken.
@@ -44,6 +45,37 @@ def arrange(blocks: Sequence[Block]) -> tuple[list[int], int]:
             break
     assert best is not None  # there are orders
     return best
+
+
+def directly_below(blocks: Sequence[Block], offsets: Sequence[int]) -> list[tuple[int, ...]]:
+    """For each block those that it may begin right behind: of two blocks alive together, the arrangement has one below the other.
+
+    What lies below one of them, again, is left out. Blocks of any size that keep this order do not overlap.
+    """
+    together = _together(blocks)
+    beneath = [0] * len(blocks)  # a bit a block that lies below, at any distance
+    direct: list[tuple[int, ...]] = [()] * len(blocks)
+    for i in sorted(range(len(blocks)), key=lambda i: offsets[i]):
+        found = []
+        for j in sorted((j for j in together[i] if offsets[j] < offsets[i]), key=lambda j: -offsets[j]):
+            if not beneath[i] >> j & 1:
+                found.append(j)
+                beneath[i] |= beneath[j] | 1 << j
+        direct[i] = tuple(found)
+    return direct
+
+
+def _together(blocks: Sequence[Block]) -> list[list[int]]:
+    """The blocks that are alive at some step with each one; blocks of no size are with none."""
+    found: list[list[int]] = [[] for _ in blocks]
+    alive: list[int] = []
+    for i in sorted((i for i, b in enumerate(blocks) if b.size), key=lambda i: blocks[i].first):
+        alive = [j for j in alive if blocks[j].last >= blocks[i].first]
+        for j in alive:
+            found[i].append(j)
+            found[j].append(i)
+        alive.append(i)
+    return found
 
 
 def live_bytes(blocks: Iterable[Block]) -> int:

@@ -3,34 +3,53 @@
 In: a `Program`, and the graph it was lowered from. Out: a frozen `Plan`. Must not know instructions or how memory is
 allocated: offsets are within an arena for temporaries (belonging to the call) and an area for folded values (kept).
 
+Of a graph with symbolic sizes the plan is made for its hints; what it then says of every size is which temporary lies below which
+(`Slot`), and offsets follow from the sizes of a call. Folded values do not depend on symbols.
+
 Outputs are always new memory, never the arena's. Two temporaries share bytes only where no step has both alive; a step's
 operands and results are all alive during it, so no kernel works in place by accident.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..base import dims, scalar
+from ..base import dims
+from ..base.dims import Size, Symbol
 from ..base.errors import VerifyError
+from ..base.scalar import Binary
 from ..graph.ir import Graph
-from ..tile.ir import Buffer, Const, Expr, Kernel, const
+from ..tile.ir import Buffer, Const, Expr
 from ..tile.program import Arg, Call, Launch, Program, Step, Storage, Value
-from .arena import Block, aligned, arrange, live_bytes
+from .arena import Block, aligned, arrange, directly_below, live_bytes
 
 
 @dataclass(frozen=True)
 class Place:
-    """`base` is "inputs" or "outputs" (tables of pointers: entry `index`), "arena" or "folded"; `offset` is in bytes."""
+    """`base` is "inputs" or "outputs" (tables of pointers: entry `index`), "arena" or "folded"; `offset` is in bytes.
+
+    Where sizes are symbolic, a temporary's `index` is that of its slot in the arena.
+    """
 
     base: str
     index: int
-    offset: int
+    offset: Size
 
     def __str__(self) -> str:
         where = f"{self.base}[{self.index}]" if self.index >= 0 else self.base
         return f"{where}+{self.offset}" if self.offset or self.index < 0 else where
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A piece of the arena, `bytes` long. It begins where the last of the slots ends that it stands `behind`: earlier ones of the
+    list."""
+
+    bytes: Size
+    behind: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -50,7 +69,8 @@ class Segment:
 class Plan:
     """`places` holds one entry a value of the program, in their order. `run` and `fold` are what a call does, in order.
 
-    `arena_bytes` covers the temporaries of both; `live_bytes` is the least that any plan of these lifetimes needs.
+    `arena_bytes` covers the temporaries of both; `live_bytes` is the least that any plan of these lifetimes needs. Where sizes
+    are symbolic, both are those for `hints`, and `slots` says where temporaries lie for others; `symbols` are the graph's.
     """
 
     program: Program
@@ -61,6 +81,9 @@ class Plan:
     live_bytes: int
     folded_bytes: int
     graph: Graph | None = None
+    symbols: tuple[Symbol, ...] = ()
+    hints: tuple[int, ...] = ()
+    slots: tuple[Slot, ...] = ()
     _by_id: dict[int, Place] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -72,7 +95,11 @@ class Plan:
     def pointer(self, arg: Arg) -> Place:
         """Where an argument starts: its value's place, its offset added."""
         p = self.place(arg.value)
-        return Place(p.base, p.index, p.offset + dims.as_int(arg.offset) * arg.value.dtype.bytes)
+        return Place(p.base, p.index, p.offset + arg.offset * arg.value.dtype.bytes)
+
+    def hint(self, size: Size) -> int:
+        """The size for the hints."""
+        return dims.evaluate(size, {s.name: n for s, n in zip(self.symbols, self.hints, strict=True)})
 
     def segments(self) -> list[Segment]:
         return [s for s in (*self.fold, *self.run) if isinstance(s, Segment)]
@@ -109,9 +136,10 @@ def make_plan(program: Program, graph: Graph | None = None) -> Plan:
     """Place every value. `graph`, where given, says which inputs and outputs there are beside those the program touches.
 
     Raises VerifyError for a program that reads what was never written, writes what it may not, or whose arguments do not
-    fit their values; TypeError for sizes that are not constants.
+    fit their values; TypeError for sizes of symbols that the graph has no hints for, or of folded values that depend on symbols.
     """
-    _check(program)
+    hints = dict(graph.hints) if graph is not None else {}
+    _check(program, hints)
     if graph is not None:
         _check_outputs(program, graph)
     run_lives, fold_lives = _lifetimes(program.steps), _lifetimes(program.folded)
@@ -119,11 +147,17 @@ def make_plan(program: Program, graph: Graph | None = None) -> Plan:
     temps = [v for v in program.values if v.storage is Storage.TEMP]
     passing = [v for v in program.values if v.storage is Storage.FOLDED and v.id not in kept]
     places: dict[int, Place] = {}
+    slots: list[Slot] = []
     arena = live = 0
     for values, lives in ((temps, run_lives), (passing, fold_lives)):
-        blocks = [Block(dims.as_int(v.bytes), *lives.get(v.id, (0, 0))) for v in values]
+        blocks = [Block(_room(v, hints), *lives.get(v.id, (0, 0))) for v in values]
         offsets, size = arrange(blocks)
-        places |= {v.id: Place("arena", -1, o) for v, o in zip(values, offsets, strict=True)}
+        if hints and values is temps:
+            slots, numbers = _slots(values, blocks, offsets)
+            places |= {v.id: Place("arena", n, 0) for v, n in zip(values, numbers, strict=True)}
+        else:
+            places |= {v.id: Place("arena", -1, o) for v, o in zip(values, offsets, strict=True)}
+            slots += [Slot(size, ())] if hints and size else []  # where folding works
         arena, live = max(arena, size), max(live, live_bytes(blocks))
     folded = 0
     for v in program.values:
@@ -133,26 +167,73 @@ def make_plan(program: Program, graph: Graph | None = None) -> Plan:
         elif v.storage in (Storage.INPUT, Storage.OUTPUT):
             places[v.id] = Place("inputs" if v.storage is Storage.INPUT else "outputs", v.index, 0)
     ordered = tuple(places[v.id] for v in program.values)
-    return Plan(
-        program, ordered, _schedule(program.steps, "tw_run"), _schedule(program.folded, "tw_fold"), arena, live, folded, graph
-    )
+    steps, folds = _schedule(program.steps, "tw_run"), _schedule(program.folded, "tw_fold")
+    symbols = _symbols(program, graph) if graph is not None and hints else ()
+    return Plan(program, ordered, steps, folds, arena, live, folded, graph, symbols, tuple(hints.values()), tuple(slots))
 
 
-def blocks(launch: Launch) -> int:
-    """The number of blocks in the flattened grid. Raises TypeError where it is not known yet."""
-    env: dict[scalar.Var, Expr] = {
-        v: const(dims.as_int(s), v.dtype) for v, s in zip(launch.kernel.scalars, launch.scalars, strict=True)
-    }
-    total = 1
-    for _, extent in launch.kernel.grid:
-        total *= _constant(scalar.substitute(extent, env))
-    return total
+def _hinted(size: Size, hints: Mapping[str, int]) -> int:
+    if isinstance(size, int):
+        return size
+    try:
+        return dims.evaluate(size, hints)
+    except KeyError as e:
+        raise TypeError(e.args[0]) from None
 
 
-def _constant(e: Expr) -> int:
+def _room(v: Value, hints: Mapping[str, int]) -> int:
+    """The bytes to plan for: some, where other sizes than the hints may need some."""
+    planned = max(_hinted(v.bytes, hints), 0)
+    return planned if isinstance(v.bytes, int) else max(planned, 1)
+
+
+def _slots(values: Sequence[Value], blocks: Sequence[Block], offsets: Sequence[int]) -> tuple[list[Slot], list[int]]:
+    """The slots from the lowest on, and the number of each value's."""
+    below = directly_below(blocks, offsets)
+    order = sorted(range(len(blocks)), key=lambda i: offsets[i])
+    number = {i: n for n, i in enumerate(order)}
+    slots = [Slot(values[i].bytes, tuple(sorted(number[j] for j in below[i]))) for i in order]
+    return slots, [number[i] for i in range(len(blocks))]
+
+
+def _symbols(program: Program, graph: Graph) -> tuple[Symbol, ...]:
+    """The graph's symbols, in the order of its hints, with what is known of them."""
+    sizes = {d for v in program.values for d in (*v.shape, *v.strides)}
+    sizes.update(d for s in (*program.folded, *program.steps) if isinstance(s, Launch) for d in s.scalars)
+    sizes.update(d for n in graph.inputs for d in n.shape)
+    sizes.update(d for o in graph.outputs for d in (*o.node.shape, *o.strides))
+    known = {s.name: s for s in dims.symbols(*sizes)}
+    return tuple(known.get(name) or Symbol(name, None, None, 1) for name, _ in graph.hints)
+
+
+def output_sizes(plan: Plan) -> list[Size]:
+    """What a call must find out of its outputs: shape, strides and offset of each one that has a symbolic size among them."""
+    assert plan.graph is not None
+    rows = [(*o.node.shape, *o.strides, o.alias.offset if o.alias else 0) for o in plan.graph.outputs]
+    return [size for row in rows if not all(map(dims.is_static, row)) for size in row]
+
+
+def blocks(launch: Launch) -> Size:
+    """The number of blocks in the flattened grid. Raises TypeError where an extent is no size."""
+    env: dict[Expr, Size] = dict(zip(launch.kernel.scalars, launch.scalars, strict=True))
+    return math.prod(_size(extent, env) for _, extent in launch.kernel.grid)
+
+
+def _size(e: Expr, env: Mapping[Expr, Size]) -> Size:
+    """An expression over a kernel's scalars as a size."""
     if isinstance(e, Const):
         return int(e.value)
-    raise TypeError("a grid's extents must be constants here")
+    if e in env:
+        return env[e]
+    if isinstance(e, Binary) and e.op in _SIZE_OPERATORS:
+        return _SIZE_OPERATORS[e.op](_size(e.x, env), _size(e.y, env))
+    raise TypeError(f"a grid's extents are sizes, got {e}")
+
+
+_SIZE_OPERATORS: dict[str, Callable[[Size, Size], Size]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "floordiv": operator.floordiv, "mod": operator.mod,
+    "min": dims.minimum, "max": dims.maximum,
+}  # fmt: skip
 
 
 def _schedule(steps: Sequence[Step], symbol: str) -> tuple[Segment | Call, ...]:
@@ -198,7 +279,7 @@ def _invalid(reason: str) -> VerifyError:
     return VerifyError(what="the lowered program", reason=reason)
 
 
-def _check(program: Program) -> None:
+def _check(program: Program, hints: Mapping[str, int]) -> None:
     known = {v.id: v for v in program.values}
     if len(known) != len(program.values):
         raise _invalid("two values have one id")
@@ -209,7 +290,7 @@ def _check(program: Program) -> None:
     ):
         for s in steps:
             if isinstance(s, Launch):
-                _check_launch(s)
+                _check_launch(s, hints)
             for v in (*s.reads(), *s.writes()):
                 if known.get(v.id) != v:
                     raise _invalid(f"{_name(s)} names {_value(v)}, which is not among the program's values")
@@ -233,34 +314,34 @@ def _check_outputs(program: Program, graph: Graph) -> None:
             raise _invalid(f"nothing computes output {i}, {o.node}")
 
 
-def _check_launch(launch: Launch) -> None:
+def _check_launch(launch: Launch, hints: Mapping[str, int]) -> None:
+    """Symbolic extents are compared for the hints."""
     kernel = launch.kernel
     if len(launch.args) != len(kernel.params) or len(launch.scalars) != len(kernel.scalars):
         raise _invalid(f"{kernel.name}: {len(kernel.params)} arguments and {len(kernel.scalars)} sizes expected")
     for p, a in zip(kernel.params, launch.args, strict=True):
         if p.dtype is not a.value.dtype:
             raise _invalid(f"{kernel.name}: {p.name} is {p.dtype}, its value {_value(a.value)} is {a.value.dtype}")
-        span = _span(p)
+        span = _span(p, {v: _hinted(s, hints) for v, s in zip(kernel.scalars, launch.scalars, strict=True)})
         if span is None:
             continue
-        low, high = (dims.as_int(a.offset) + s for s in span)
-        if low < 0 or high > dims.as_int(a.value.size):
+        low, high = (_hinted(a.offset, hints) + s for s in span)
+        if low < 0 or high > _hinted(a.value.size, hints):
             raise _invalid(
                 f"{kernel.name}: {p.name} covers the elements {low} to {high} of {_value(a.value)}, which has {a.value.size}"
             )
 
 
-def _span(p: Buffer) -> tuple[int, int] | None:
-    """The elements that a parameter may touch, from its first one; None for none, and where sizes are not constants."""
+def _span(p: Buffer, scalars: Mapping[Expr, Size]) -> tuple[int, int] | None:
+    """The elements that a parameter may touch, from its first one; None for none."""
     if p.layout is not None:
-        return (0, int(p.layout.size.value)) if isinstance(p.layout.size, Const) else None
+        return 0, dims.as_int(_size(p.layout.size, scalars))
     low = high = 0
     for n, step in zip(p.shape, p.steps(), strict=True):
-        if not isinstance(n, Const) or not isinstance(step, Const):
+        count = dims.as_int(_size(n, scalars))
+        if count <= 0:
             return None
-        if not n.value:
-            return None
-        reach = int(n.value - 1) * int(step.value)
+        reach = (count - 1) * dims.as_int(_size(step, scalars))
         low, high = low + min(reach, 0), high + max(reach, 0)
     return low, high + 1
 
@@ -273,6 +354,10 @@ def _lines(plan: Plan) -> list[str]:
     lines = [
         f"plan: {counts}; arena {plan.arena_bytes} bytes ({plan.live_bytes} alive at once), folded {plan.folded_bytes} bytes"
     ]
+    lines += [f"  size {s.name}, planned for {n}" for s, n in zip(plan.symbols, plan.hints, strict=True)]
+    for n, slot in enumerate(plan.slots):
+        behind = f" behind {', '.join(map(str, slot.behind))}" if slot.behind else ""
+        lines.append(f"  arena[{n}]: {slot.bytes} bytes{behind}")
     lives = _lifetimes(plan.program.steps)
     for v in sorted(plan.program.values, key=lambda v: v.id):
         first, last = lives.get(v.id, (-1, -1))
@@ -301,11 +386,9 @@ def _launch(launch: Launch) -> str:
         out = "out " if p.name in kernel.outputs else ""
         args.append(f"{out}{p.name}={_value(a.value)}{f'+{a.offset}' if a.offset else ''}")
     args += [f"{v.name}={s}" for v, s in zip(kernel.scalars, launch.scalars, strict=True)]
-    return f"{kernel.name}[{_blocks(kernel)}]({', '.join(args)})"
-
-
-def _blocks(kernel: Kernel) -> str:
-    return ", ".join(str(e.value) if isinstance(e, Const) else "?" for _, e in kernel.grid)
+    env: dict[Expr, Size] = dict(zip(kernel.scalars, launch.scalars, strict=True))
+    grid = ", ".join(str(_size(extent, env)) for _, extent in kernel.grid)
+    return f"{kernel.name}[{grid}]({', '.join(args)})"
 
 
 def _name(s: Step) -> str:

@@ -1,26 +1,29 @@
 """What a launcher needs to run a compiled graph, apart from its code: plain rows that the disk cache and packages keep as JSON.
 
-In: a `Plan` of a graph. Out: a frozen `Recipe`, and its JSON both ways. Must not know native code or how values were found.
+In: a `Plan` of a graph. Out: a frozen `Recipe`, its JSON both ways, and, where it has size symbols, the recipe for given sizes.
+Must not know native code or how values were found.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
 from ..base import dims, dtypes
-from ..base.dims import Size
+from ..base.dims import Dim, Size, Symbol
 from ..base.dtypes import DType
 from ..base.errors import ParseError
 from ..graph.ir import INPUT, Graph, InputAttrs, InputKind, Node, Output, TensorType, TupleType
 from ..tile.program import Call, Storage, Value, View
-from .plan import Place, Plan, Segment
+from .arena import aligned
+from .plan import Place, Plan, Segment, Slot
 
-FORMAT = 1
+FORMAT = 2
 
 Ints: TypeAlias = tuple[int, ...]
+Sizes: TypeAlias = tuple[Size, ...]
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,8 @@ class InputRow:
     name: str
     kind: str
     dtype: DType
-    shape: Ints
-    strides: Ints
+    shape: Sizes
+    strides: Sizes
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,31 @@ class OutputRow:
     """A result. `alias` is "" for new memory, else "input" or "output", whose entry `of` it views, `offset` elements in."""
 
     dtype: DType
-    shape: Ints
-    strides: Ints
+    shape: Sizes
+    strides: Sizes
     alias: str = ""
     of: int = -1
-    offset: int = 0
+    offset: Size = 0
+
+
+@dataclass(frozen=True)
+class SymbolRow:
+    """A size known at run time, with its facts and the value planned for.
+
+    It is dimension `dim` of input `input`; where no input has it, `input` is -1 and a caller gives it.
+    """
+
+    name: str
+    lo: int | None
+    hi: int | None
+    divisor: int
+    hint: int
+    input: int
+    dim: int
+
+    @property
+    def symbol(self) -> Symbol:
+        return Symbol(self.name, self.lo, self.hi, self.divisor)
 
 
 @dataclass(frozen=True)
@@ -52,10 +75,10 @@ class TensorRow:
 
     base: str
     index: int
-    offset: int
+    offset: Size
     dtype: DType
-    shape: Ints
-    strides: Ints
+    shape: Sizes
+    strides: Sizes
 
 
 @dataclass(frozen=True)
@@ -84,7 +107,8 @@ StepRow: TypeAlias = NativeRow | CallRow
 class Recipe:
     """All a launcher needs. `scratch_bytes` is for each thread; `cost` the sum of the native steps' nanoseconds.
 
-    `folded_inputs` are those that the `fold` steps read; `written_inputs` those that `run` writes.
+    `folded_inputs` are those that the `fold` steps read; `written_inputs` those that `run` writes. Where there are `symbols`,
+    in the order of a call's sizes, `arena_bytes` and costs are those planned for, and `slots` (`plan.Slot`) make up the arena.
     """
 
     inputs: tuple[InputRow, ...]
@@ -93,9 +117,28 @@ class Recipe:
     fold: tuple[StepRow, ...]
     arena_bytes: int
     folded_bytes: int
-    scratch_bytes: int
+    scratch_bytes: Size
     folded_inputs: Ints = ()
     written_inputs: Ints = ()
+    symbols: tuple[SymbolRow, ...] = ()
+    slots: tuple[Slot, ...] = ()
+
+    def sizes(self, shapes: Sequence[Sequence[int]], given: Sequence[int] = ()) -> Ints:
+        """The values of the symbols for inputs of these shapes; `given` are those that no input has, in order."""
+        rest = iter(given)
+        return tuple(next(rest) if s.input < 0 else shapes[s.input][s.dim] for s in self.symbols)
+
+    def at(self, sizes: Sequence[int]) -> Recipe:
+        """The recipe for these values of the symbols. Its calls' graphs stay as they are."""
+        if not self.symbols:
+            return self
+        known = {s.name: n for s, n in zip(self.symbols, sizes, strict=True)}
+        ends: list[int] = []
+        starts: list[int] = []
+        for slot in self.slots:
+            starts.append(max((ends[k] for k in slot.behind), default=0))
+            ends.append(starts[-1] + aligned(max(dims.evaluate(slot.bytes, known), 0)))
+        return replace(_at(self, known, starts), arena_bytes=max(ends, default=0), symbols=(), slots=())
 
     @property
     def cost(self) -> int:
@@ -124,7 +167,8 @@ class Recipe:
             found = json.loads(text)
             if found.pop("format") != FORMAT:
                 raise ValueError("of another format")
-            made = _unpacked(found)
+            symbols = [_unpacked(dict(s), {}) for s in found.get("symbols", ())]
+            made = _unpacked(found, {s.name: s.symbol.dim for s in symbols})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ParseError(what="the recipe", reason=str(error)) from None
         if not isinstance(made, Recipe):
@@ -132,10 +176,22 @@ class Recipe:
         return made
 
 
-def make_recipe(plan: Plan, scratch_bytes: int, graph_text: Callable[[Graph], str] | None = None) -> Recipe:
-    """The rows of a plan. `scratch_bytes`: the most that a thread needs for one kernel. `graph_text` defaults to the printer.
+def _at(value: Any, known: Mapping[str, int], starts: Sequence[int]) -> Any:
+    """Rows with every size evaluated, and slots as offsets in the arena."""
+    if isinstance(value, Dim):
+        return dims.evaluate(value, known)
+    if isinstance(value, tuple):
+        return tuple(_at(v, known, starts) for v in value)
+    if type(value).__name__ not in _ROWS:
+        return value
+    made = replace(value, **{f.name: _at(getattr(value, f.name), known, starts) for f in fields(value)})
+    if isinstance(made, TensorRow) and made.base == "arena" and made.index >= 0:
+        return replace(made, index=-1, offset=made.offset + starts[made.index])
+    return made
 
-    Raises TypeError for sizes that are not constants.
+
+def make_recipe(plan: Plan, scratch_bytes: Size, graph_text: Callable[[Graph], str] | None = None) -> Recipe:
+    """The rows of a plan. `scratch_bytes`: the most that a thread needs for one kernel. `graph_text` defaults to the printer.
     """
 
     def steps(parts: Sequence[Segment | Call]) -> tuple[StepRow, ...]:
@@ -153,6 +209,19 @@ def make_recipe(plan: Plan, scratch_bytes: int, graph_text: Callable[[Graph], st
         scratch_bytes=scratch_bytes,
         folded_inputs=plan.folded_inputs,
         written_inputs=plan.written_inputs,
+        symbols=_symbols(plan),
+        slots=plan.slots,
+    )
+
+
+def _symbols(plan: Plan) -> tuple[SymbolRow, ...]:
+    found: dict[Size, tuple[int, int]] = {}
+    for i, node in enumerate(plan.graph.inputs if plan.graph is not None else ()):
+        for d, size in enumerate(node.shape):
+            found.setdefault(size, (i, d))
+    return tuple(
+        SymbolRow(s.name, s.lo, s.hi, s.divisor, hint, *found.get(s.dim, (-1, -1)))
+        for s, hint in zip(plan.symbols, plan.hints, strict=True)
     )
 
 
@@ -186,12 +255,12 @@ def _call_row(call: Call, plan: Plan, graph_text: Callable[[Graph], str] | None)
 
 def _view_row(view: View, plan: Plan) -> TensorRow:
     p = plan.place(view.value)
-    offset = p.offset + dims.as_int(view.offset) * view.value.dtype.bytes
+    offset = p.offset + view.offset * view.value.dtype.bytes
     return _tensor_row(Place(p.base, p.index, offset), view.value, view.shape, view.strides)
 
 
 def _tensor_row(p: Place, value: Value, shape: Sequence[Size], strides: Sequence[Size]) -> TensorRow:
-    return TensorRow(p.base, p.index, p.offset, value.dtype, dims.as_ints(shape), dims.as_ints(strides))
+    return TensorRow(p.base, p.index, p.offset, value.dtype, tuple(shape), tuple(strides))
 
 
 def _inputs(plan: Plan) -> tuple[InputRow, ...]:
@@ -200,31 +269,33 @@ def _inputs(plan: Plan) -> tuple[InputRow, ...]:
         for node, strides in zip(plan.graph.inputs, plan.graph.strides, strict=True):
             assert isinstance(node.attrs, InputAttrs)
             a = node.attrs
-            rows.append(InputRow(a.name, a.kind.value, node.dtype, dims.as_ints(node.shape), dims.as_ints(strides)))
+            rows.append(InputRow(a.name, a.kind.value, node.dtype, node.shape, strides))
         return tuple(rows)
     found = sorted((v for v in plan.program.values if v.storage is Storage.INPUT), key=lambda v: v.index)
-    return tuple(InputRow(v.name, "user", v.dtype, dims.as_ints(v.shape), dims.as_ints(v.strides)) for v in found)
+    return tuple(InputRow(v.name, "user", v.dtype, v.shape, v.strides) for v in found)
 
 
 def _outputs(plan: Plan) -> tuple[OutputRow, ...]:
     if plan.graph is not None:
         rows = []
         for o in plan.graph.outputs:
-            alias = ("", -1, 0) if o.alias is None else (o.alias.of, o.alias.index, dims.as_int(o.alias.offset))
-            rows.append(OutputRow(o.node.dtype, dims.as_ints(o.node.shape), dims.as_ints(o.strides), *alias))
+            alias: tuple[str, int, Size] = ("", -1, 0) if o.alias is None else (o.alias.of, o.alias.index, o.alias.offset)
+            rows.append(OutputRow(o.node.dtype, o.node.shape, o.strides, *alias))
         return tuple(rows)
     found = sorted((v for v in plan.program.values if v.storage is Storage.OUTPUT), key=lambda v: v.index)
-    return tuple(OutputRow(v.dtype, dims.as_ints(v.shape), dims.as_ints(v.strides)) for v in found)
+    return tuple(OutputRow(v.dtype, v.shape, v.strides) for v in found)
 
 
 # JSON
 
-_ROWS: dict[str, type] = {c.__name__: c for c in (Recipe, InputRow, OutputRow, TensorRow, NativeRow, CallRow)}
+_ROWS: dict[str, type] = {c.__name__: c for c in (Recipe, InputRow, OutputRow, SymbolRow, Slot, TensorRow, NativeRow, CallRow)}
 
 
 def _packed(value: Any) -> Any:
     if isinstance(value, DType):
         return value.name
+    if isinstance(value, Dim):
+        return {"size": str(value)}
     if isinstance(value, tuple):
         return [_packed(v) for v in value]
     if type(value).__name__ in _ROWS:
@@ -232,10 +303,12 @@ def _packed(value: Any) -> Any:
     return value
 
 
-def _unpacked(value: Any, name: str = "") -> Any:
+def _unpacked(value: Any, known: Mapping[str, Size], name: str = "") -> Any:
     if isinstance(value, list):
-        return tuple(_unpacked(v) for v in value)
+        return tuple(_unpacked(v, known) for v in value)
+    if isinstance(value, dict) and "size" in value:
+        return dims.parse(value["size"], known)
     if isinstance(value, dict):
         row = _ROWS[value.pop("row")]
-        return row(**{k: _unpacked(v, k) for k, v in value.items()})
+        return row(**{k: _unpacked(v, known, k) for k, v in value.items()})
     return dtypes.named(value) if name == "dtype" else value
