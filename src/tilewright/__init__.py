@@ -8,18 +8,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .driver import compile, repack, trace
+    from .driver import compile, compile_, repack, trace
     from .program.control import disable, is_compiling, reset, set_stance
     from .tools.explain import explain
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "compile": "driver", "repack": "driver", "trace": "driver", "explain": "tools.explain", "errors": "errors",
+    "compile": "driver", "compile_": "driver", "repack": "driver", "trace": "driver",
+    "explain": "tools.explain", "errors": "errors",
     "disable": "program.control", "is_compiling": "program.control", "reset": "program.control",
     "set_stance": "program.control",
 }  # fmt: skip
-__all__ = ["compile", "disable", "errors", "explain", "is_compiling", "repack", "reset", "set_stance", "trace"]
+__all__ = [
+    "compile", "compile_", "disable", "errors", "explain", "is_compiling", "repack", "reset", "set_stance", "trace",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

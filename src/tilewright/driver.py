@@ -40,7 +40,7 @@ from .targets.target import Target, target_named
 from .tile.pipeline import lower
 
 BACKENDS = ("tilewright", "eager")
-MODES = (None, "default", "reduce-overhead", "max-autotune")
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
 def compile(
@@ -48,7 +48,7 @@ def compile(
     *,
     fullgraph: bool = False,
     dynamic: bool | None = None,
-    backend: str = "tilewright",
+    backend: str | Callable[..., Any] = "tilewright",
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
     disable: bool = False,
@@ -58,27 +58,62 @@ def compile(
     A module comes back as a module of the same type that shares its state. What cannot be captured or compiled runs in
     eager, with one warning that says why; with `fullgraph` it raises instead. Without `model` this is a decorator.
 
+    `dynamic`: whether sizes are symbols from the start (True), once they were seen to vary (None), or never (False). `backend`:
+    "tilewright", "eager" (graphs are captured, and run by eager torch), or a function as torch.compile takes it, which is
+    given each captured graph as FX with example inputs and returns a callable. `mode` is torch.compile's: "max-autotune" and
+    "max-autotune-no-cudagraphs" admit a search; "reduce-overhead" changes nothing on a CPU, where launches cost little.
+
     Raises NotCallable, UnknownBackend, UnknownOption or OptionError, naming what was expected.
     """
-    parsed = config.Options.parse(options)
-    if backend not in BACKENDS:
-        raise errors.UnknownBackend(backend=backend, choices=BACKENDS)
-    if mode not in MODES:
-        raise errors.OptionError(option="mode", choices=" or ".join(map(repr, MODES)), value=mode)
-    if dynamic not in (None, False, True):
-        raise errors.OptionError(option="dynamic", choices="True, False or None", value=dynamic)
+    arguments: dict[str, Any] = {
+        "fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "options": options, "disable": disable,
+    }  # fmt: skip
+    asked, builder = _asked(dynamic, backend, mode, options)
     if model is None:
-        return functools.partial(
-            compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable
-        )
+        return functools.partial(compile, **arguments)
+    if isinstance(model, classmethod | staticmethod):  # a decorator above torch's or Python's
+        return type(model)(compile(model.__func__, **arguments))
     if not callable(model):
         raise errors.NotCallable(function="tilewright.compile", got=f"{type(model).__name__} {model!r}"[:100])
-    if disable or backend == "eager" or control.is_disabled(model):
+    if disable or control.is_disabled(model):
         return model
     model = _inner(model)
     torch_link.connect()
-    function = CompiledFunction(model, build, parsed, fullgraph)
+    function = CompiledFunction(model, builder, asked, fullgraph)
     return compiled_module(model, function) if isinstance(model, nn.Module) else function
+
+
+def compile_(module: nn.Module, **arguments: Any) -> nn.Module:
+    """Compile a module in place, as `nn.Module.compile` does: its own calls are compiled from now on. Gives the module.
+
+    The arguments are those of `compile`. Copies and pickles of the module are not compiled. Raises what `compile` raises.
+    """
+    if not isinstance(module, nn.Module):
+        raise errors.NotCallable(function="tilewright.compile_", got=f"{type(module).__name__} {module!r}"[:100])
+    module._compiled_call_impl = compile(module._call_impl, **arguments)
+    return module
+
+
+def _asked(dynamic: Any, backend: Any, mode: Any, options: Any) -> tuple[config.Options, Callable[..., Any]]:
+    """The options, and what builds graphs. Raises what `compile` raises."""
+    if dynamic not in (None, False, True):
+        raise errors.OptionError(option="dynamic", choices="True, False or None", value=dynamic)
+    if not callable(backend) and backend not in BACKENDS:
+        raise errors.UnknownBackend(backend=backend, choices=BACKENDS)
+    foreign = backend != "tilewright"
+    asked = config.Options.parse(options, dynamic=False if foreign else dynamic, mode=checked_mode(mode))
+    if not foreign:
+        return asked, build
+    from .interop import foreign as others
+
+    return asked, functools.partial(others.build, backend if callable(backend) else None)
+
+
+def checked_mode(mode: str | None) -> str:
+    """The mode's name. Raises OptionError for an unknown one."""
+    if mode is not None and mode not in MODES:
+        raise errors.OptionError(option="mode", choices=" or ".join(map(repr, (None, *MODES))), value=mode)
+    return mode or "default"
 
 
 def trace(fn: Callable[..., Any], example_inputs: Any, example_kwargs: dict[str, Any] | None = None) -> Traced:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from importlib.metadata import entry_points
 
 import pytest
@@ -39,14 +40,14 @@ def test_parameters_are_packed_and_told_apart() -> None:
     compiled = tilewright(graph, [*weights, x])
     with torch.no_grad():
         torch.testing.assert_close(compiled(*weights, x)[0], first(x))
-        (bound,) = compiled._bound.values()
-        assert bound.call.stats.packed_bytes > 0
+        (static,) = compiled._made.values()
+        assert static.executable.packed_bytes > 0
         for _ in range(6):  # other instances of the class share the graph; old ones are let go
             other = copy.deepcopy(first)
             nn.init.normal_(other[0].weight)
             torch.testing.assert_close(compiled(*other.parameters(), x)[0], other(x))
             torch.testing.assert_close(compiled(*weights, x)[0], first(x))
-        assert len(compiled._bound) <= 4
+        assert len(static.bound) <= 4
         first[2].bias.add_(1)
         torch.testing.assert_close(compiled(*weights, x)[0], first(x))
 
@@ -58,8 +59,14 @@ def test_options_reach_the_compiler() -> None:
     assert tilewright(graph, [*weights, torch.ones(2, 8)], options={"library": False})
 
 
-def test_through_dynamo() -> None:
+@pytest.fixture
+def dynamo():
     torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def test_through_dynamo(dynamo: None) -> None:
     m = mlp()
     fast = torch.compile(m, backend="tilewright")
     x = torch.randn(3, 8)
@@ -69,4 +76,47 @@ def test_through_dynamo() -> None:
     m.zero_grad()
     m(x).square().sum().backward()
     torch.testing.assert_close(got, [p.grad for p in m.parameters()])
-    torch.compiler.reset()
+    for n in (5, 6, 7):  # symbolic sizes of Dynamo's
+        x = torch.randn(n, 8)
+        with torch.no_grad():
+            torch.testing.assert_close(fast(x), m(x))
+
+
+def batches(x: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.reshape(-1, n) * n, x.flatten()[:2]
+
+
+def writes(x: torch.Tensor, n: int) -> torch.Tensor:
+    x.mul_(2)
+    return x[1:] + n
+
+
+@pytest.mark.parametrize("f", [batches, writes])
+def test_symbolic_sizes_views_and_writes(f, dynamo: None) -> None:
+    fast = torch.compile(f, backend="tilewright", dynamic=True)
+    for rows, n in ((4, 2), (6, 3), (4, 4), (6, 3)):
+        x = torch.randn(rows, 2 * n)
+        y = x.clone()
+        torch.testing.assert_close(fast(x, n), f(y, n))
+        torch.testing.assert_close(x, y)
+
+
+def test_training_with_writes_falls_back(dynamo: None) -> None:
+    m = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    twin = copy.deepcopy(m)
+    fast = torch.compile(m, backend="tilewright")
+    x = torch.randn(6, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fast(x).square().sum().backward()
+    twin(x).square().sum().backward()
+    torch.testing.assert_close([p.grad for p in m.parameters()], [p.grad for p in twin.parameters()])
+    torch.testing.assert_close(m[1].running_mean, twin[1].running_mean)
+
+
+def test_an_index_out_of_range_is_eagers_error(dynamo: None) -> None:
+    fast = torch.compile(lambda t, i: t[i] + 1, backend="tilewright")
+    with torch.no_grad():
+        fast(torch.randn(4, 2), torch.tensor([1, 2]))
+        with pytest.raises(IndexError, match="out of bounds"):
+            fast(torch.randn(4, 2), torch.tensor([1, 9]))

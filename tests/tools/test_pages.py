@@ -101,7 +101,7 @@ TABLES = {
         for f in dataclasses.fields(config.Settings)
     ],
     "levels": [f"| {level} | {meaning} |" for level, meaning in config.DEBUG_LEVELS.items()],
-    "options": [f"| `{f.name}` | `{f.default!r}` | {f.metadata['meaning']} |" for f in dataclasses.fields(config.Options)],
+    "options": [f"| `{f.name}` | `{f.default!r}` | {f.metadata['meaning']} |" for f in config.Options.table()],
 }
 
 

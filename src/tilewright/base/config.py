@@ -135,6 +135,11 @@ def override(**changes: Any) -> Iterator[Settings]:
         _OVERRIDE.reset(token)
 
 
+def _argument(default: Any) -> Any:
+    """An argument of `tw.compile` itself, which layers below read beside the options."""
+    return field(default=default, metadata={"argument": True, "decides_code": False})
+
+
 def _option(default: Any, meaning: str, least: int = 0, decides_code: bool = True) -> Any:
     return field(default=default, metadata={"meaning": meaning, "least": least, "decides_code": decides_code})
 
@@ -150,21 +155,28 @@ class Options:
         least=1, decides_code=False,
     )  # fmt: skip
     cpu: str | None = _option(None, "instruction set to compile for instead of this machine's: x86-64-v4, x86-64-v3, aarch64")
+    dynamic: bool | None = _argument(None)
+    mode: str | None = _argument(None)
 
     @staticmethod
-    def parse(given: Mapping[str, Any] | None) -> Options:
-        """Raises UnknownOption or OptionError, naming the option and what it admits."""
-        defaults: dict[str, Any] = {"recompile_limit": max(get().recompile_limit, 1)}
+    def parse(given: Mapping[str, Any] | None, **arguments: Any) -> Options:
+        """`arguments`: those of `tw.compile` itself. Raises UnknownOption or OptionError, naming what the option admits."""
+        defaults: dict[str, Any] = {"recompile_limit": max(get().recompile_limit, 1), **arguments}
         if given is None:
             return Options(**defaults)
         if not isinstance(given, Mapping):
             raise OptionError(option="options", choices="a dict", value=given)
-        fields = {f.name: f for f in dataclasses.fields(Options)}
+        fields = {f.name: f for f in Options.table()}
         for name, value in given.items():
             if name not in fields:
                 raise UnknownOption(option=name, choices=fields)
             _check(fields[name], value)
         return Options(**{**defaults, **given})
+
+    @staticmethod
+    def table() -> list[dataclasses.Field[Any]]:
+        """What `options=` may name."""
+        return [f for f in dataclasses.fields(Options) if "argument" not in f.metadata]
 
     def key(self) -> str:
         """Those options that decide what code comes about, as text."""
