@@ -62,6 +62,18 @@ def test_images_are_independent(code):
     assert ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(second["f"])(0.0) == 4.0
 
 
+def test_closing_within_the_lock_waits_for_the_next_load(code):
+    """The garbage collector may finalise a compiled function in the middle of a link, in the same thread."""
+    image = cpu.load([code], ["f"], ELSEWHERE)
+    key = id(image)
+    with cpu._LOCK:
+        image.close()
+        assert key in cpu._KEPT
+    second = cpu.load([code], ["f"], ELSEWHERE)
+    assert key == id(second) or key not in cpu._KEPT
+    second.close()
+
+
 def test_several_objects_link_with_each_other():
     host = isa.host_isa()
     one = cpu.compile_module("declare i64 @two()\ndefine i64 @one() {\n %x = call i64 @two()\n ret i64 %x\n}", host)

@@ -6,6 +6,7 @@ Syntax that the running Python lacks is left out: the sources are texts.
 import contextlib
 import dataclasses
 import io
+import os
 import re
 import sys
 import types
@@ -14,6 +15,10 @@ import pytest
 import torch
 
 import tilewright as tw
+from tilewright.program import glue, opcodes, units
+from tilewright.program.breaks import Break
+
+PLACES = int(os.environ.get("TW_TEST_PLACES", "5"))  # instructions of each program at which the graph is made to break
 
 # `# name [from 3.12] [breaks]`: a function f(x) follows. "breaks": the construct ends the graph or runs in eager by design.
 PROGRAMS = '''
@@ -822,3 +827,35 @@ def test_construct(source, breaks):
     if not breaks:
         assert (fast.stats.graph_breaks, fast.stats.compiles > 0) == (0, True), fast.program.breaks
         assert fast.stats.eager_calls <= 1  # an import is left to eager once
+
+
+def broken_at(at):
+    """As `units._captured`, with a break before the at-th instruction that the function executes; the rest is left whole."""
+    first = [True]
+
+    def captured(program, capture):
+        stop, first[0] = (at if first[0] else -1), False
+        try:
+            found = capture(stop)
+        except Break as b:
+            if b.count < 0:
+                raise
+            found = capture(b.count)
+        return found, Break("opcode") if found.end[0] == "stop" else None
+
+    return captured
+
+
+@pytest.mark.parametrize("interpreted", [True, False])
+@pytest.mark.parametrize(("source", "breaks"), CASES)
+def test_a_break_anywhere(source, breaks, interpreted, monkeypatch):
+    """What follows a break runs as glue and a piece of its own, or all of it without the interpreter."""
+    want = outcome(made(source), torch.arange(1.0, 4.0))
+    count = len(opcodes.decode(made(source).__code__).instructions)
+    if not interpreted:
+        monkeypatch.setattr(glue, "_one_instruction", lambda *a: None)
+    for at in range(1, count, max(1, count // PLACES)):
+        fast = tw.compile(made(source))
+        with monkeypatch.context() as m, torch.no_grad():
+            m.setattr(units, "_captured", broken_at(at))
+            assert outcome(fast, torch.arange(1.0, 4.0)) == want, at

@@ -10,7 +10,7 @@ import threading
 import weakref
 from typing import Any
 
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()  # the garbage collector may run finalisers within it, which make nodes too
 
 
 class Interned(type):

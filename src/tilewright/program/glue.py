@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from .access import BINARY, COMPARE, IN_PLACE
 from .breaks import Break
 from .frames import Frame
-from .instructions import OPERATORS
+from .instructions import NULL_BELOW, OPERATORS
 from .instructions_calls import call_operands
 from .opcodes import NULL, UNSET, Instruction
 from .rebuild import ITERATORS, Rebuild
-from .resume import Place, form_of, tail
+from .resume import Form, Lasti, Nothing, Place, form_of, tail
 
 if TYPE_CHECKING:
     from .units import Program
@@ -40,7 +40,10 @@ def break_lines(program: Program, frame: Frame, r: Rebuild, why: Break | None) -
         frame.stack = stack
     if lines is not None:
         return lines
-    return [writer.go_on(frame.at, [*stack], wanted=False)]
+    at = frame.at
+    while frame.kw and frame.code.instructions[at].op != "KW_NAMES":
+        at -= 1
+    return [writer.go_on(at, [*stack], wanted=False)]
 
 
 class _Writer:
@@ -50,8 +53,8 @@ class _Writer:
         self.r = r
         self.saved: list[Any] = []
 
-    def go_on(self, at: int, stack: list[Any], wanted: bool = True, extra: tuple[str, ...] = ()) -> str:
-        """`return` the next piece's result. `extra`: names of results that lie on top of the stack."""
+    def go_on(self, at: int, stack: list[Any], wanted: bool = True, extra: tuple[str | Form, ...] = ()) -> str:
+        """`return` the next piece's result. `extra`: what lies on top of the stack: names of results, or what needs no value."""
         slots = tuple(n for n, v in enumerate(self.frame.slots) if v is not UNSET)
         forms, leaves = [], []
         for v in stack:
@@ -59,10 +62,12 @@ class _Writer:
             forms.append(form)
             leaves += values
         whole = form_of(None, ())[0]
-        place = Place(self.frame.code.code, at, slots, (*forms, *[whole] * len(extra)))
+        forms += [whole if isinstance(e, str) else e for e in extra]
+        place = Place(self.frame.code.code, at, slots, tuple(forms))
         tail(place)  # where the rest cannot run without the interpreter, say so now
         rest = self.program.rest(place, self.frame.globals, wanted)
-        operands = [self.r.expression(self.frame.slots[n]) for n in slots] + [self.r.expression(v) for v in leaves] + list(extra)
+        operands = [self.r.expression(v) for v in [*(self.frame.slots[n] for n in slots), *leaves]]
+        operands += [e for e in extra if isinstance(e, str)]
         self.r.constants["ran"] = self.program.ran
         return f"ran.append({self.r.constant(rest)}); return {self.r.constant(rest)}({', '.join(operands)})"
 
@@ -72,9 +77,10 @@ class _Writer:
         if handler is None:
             return [statement]
         stack = self.saved[: handler.depth]
-        extra = (*((str(self.frame.code.instructions[self.frame.at].offset),) if handler.lasti else ()), "e")
-        go_on = self.go_on(handler.target, stack, extra=extra)
-        return ["try:", f"    {statement}", "except BaseException as error:", "    e = error", f"    {go_on}"]
+        lasti = (Lasti(self.frame.code.instructions[self.frame.at].offset),) if handler.lasti else ()
+        go_on = self.go_on(handler.target, stack, extra=(*lasti, "e"))
+        caught = ["e = None", "try:", f"    {statement}", "except BaseException as error:", "    e = error"]
+        return [*caught, f"if e is not None: {go_on}"]
 
 
 def _one_instruction(w: _Writer, frame: Frame, i: Instruction, why: Break | None) -> list[str] | None:
@@ -95,6 +101,16 @@ def _one_instruction(w: _Writer, frame: Frame, i: Instruction, why: Break | None
         target, following = w.go_on(i.target, frame.stack), w.go_on(frame.at + 1, frame.stack)
         yes, no = (target, following) if op.endswith("TRUE") else (following, target)
         return [*w.guarded(f"c = bool({condition})"), f"if c: {yes}", no]
+    if op in ("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"):
+        condition = r.expression(frame.stack[-1])
+        target = w.go_on(i.target, frame.stack)
+        following = w.go_on(frame.at + 1, frame.stack[:-1])
+        yes, no = (target, following) if "TRUE" in op else (following, target)
+        return [*w.guarded(f"c = bool({condition})"), f"if c: {yes}", no]
+    if op == "LOAD_METHOD":
+        method = f"c = getattr({r.expression(frame.stack.pop())}, {i.value!r})"
+        extra: tuple[str | Form, ...] = (Nothing(), "c") if NULL_BELOW else ("c", Nothing())
+        return [*w.guarded(method), w.go_on(frame.at + 1, frame.stack, extra=extra)]
     form = _FORMS.get(op)
     if form is None:
         return None
@@ -112,8 +128,6 @@ def _call(w: _Writer, frame: Frame, i: Instruction, why: Break | None) -> list[s
     function, args, kwargs = call_operands(frame, i)
     frame.kw = names
     if function in _FRAME_BOUND if isinstance(function, types.BuiltinFunctionType | type) else _looks_at_frames(function):
-        if names:
-            raise Break("rebuild", "a call that looks at its frame", frame.location())
         return None
     r = w.r
     operands = [r.expression(a) for a in args] + [f"{k}={r.expression(v)}" for k, v in kwargs.items()]
@@ -155,6 +169,8 @@ _FORMS: dict[str, tuple[int, Any, bool]] = {
     "STORE_SUBSCR": (3, lambda r, i, v: f"{r.constant(operator.setitem)}({v[1]}, {v[2]}, {v[0]})", False),
     "DELETE_SUBSCR": (2, lambda r, i, v: f"{r.constant(operator.delitem)}({v[0]}, {v[1]})", False),
     "LOAD_ATTR": (1, lambda r, i, v: f"getattr({v[0]}, {i.value!r})", True),
+    "BINARY_SLICE": (3, lambda r, i, v: f"{r.constant(operator.getitem)}({v[0]}, slice({v[1]}, {v[2]}))", True),
+    "STORE_SLICE": (4, lambda r, i, v: f"{r.constant(operator.setitem)}({v[1]}, slice({v[2]}, {v[3]}), {v[0]})", False),
     "STORE_ATTR": (2, lambda r, i, v: f"setattr({v[1]}, {i.value!r}, {v[0]})", False),
     "DELETE_ATTR": (1, lambda r, i, v: f"delattr({v[0]}, {i.value!r})", False),
     "UNARY_NOT": (1, lambda r, i, v: f"not {v[0]}", True),

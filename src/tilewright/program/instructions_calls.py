@@ -63,34 +63,42 @@ def _format_with_spec(f: Frame, i: Instruction) -> None:
     f.stack.append(f.cx.formatted(value, None, spec))
 
 
+def _change(f: Frame, container: Any, method: str, *operands: Any) -> None:
+    """Fill a display or comprehension, which an earlier piece of the program may have begun."""
+    if id(container) in f.cx.outside.known:
+        f.cx.container_method(container, method, list(operands), {})
+    else:
+        getattr(container, method)(*operands)
+
+
 def _list_append(f: Frame, i: Instruction) -> None:
     value = f.stack.pop()
-    f.stack[-i.arg].append(value)
+    _change(f, f.stack[-i.arg], "append", value)
 
 
 def _set_add(f: Frame, i: Instruction) -> None:
     value = f.stack.pop()
-    f.stack[-i.arg].add(value)
+    _change(f, f.stack[-i.arg], "add", value)
 
 
 def _map_add(f: Frame, i: Instruction) -> None:
     key, value = f.popn(2)
-    f.stack[-i.arg][key] = value
+    _change(f, f.stack[-i.arg], "__setitem__", key, value)
 
 
 def _extend(f: Frame, i: Instruction) -> None:
     value = f.stack.pop()
-    f.stack[-i.arg].extend(list(access.iterate(f.cx, value)))
+    _change(f, f.stack[-i.arg], "extend", f.cx.take(access.iterate(f.cx, value), -1))
 
 
 def _set_update(f: Frame, i: Instruction) -> None:
     value = f.stack.pop()
-    f.stack[-i.arg].update(list(access.iterate(f.cx, value)))
+    _change(f, f.stack[-i.arg], "update", f.cx.take(access.iterate(f.cx, value), -1))
 
 
 def _dict_update(f: Frame, i: Instruction) -> None:
     value = f.stack.pop()
-    f.stack[-i.arg].update(f.cx.mapping(value))
+    _change(f, f.stack[-i.arg], "update", f.cx.mapping(value))
 
 
 def _dict_merge(f: Frame, i: Instruction) -> None:
@@ -99,7 +107,7 @@ def _dict_merge(f: Frame, i: Instruction) -> None:
     for key, item in value.items():
         if key in target:
             raise TypeError(f"got multiple values for keyword argument {key!r}")
-        target[key] = item
+        _change(f, target, "__setitem__", key, item)
 
 
 def _list_to_tuple(f: Frame, i: Instruction) -> None:

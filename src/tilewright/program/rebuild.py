@@ -40,6 +40,8 @@ class Rebuild:
         self.passed: dict[int, str] = {}
         self.constants: dict[str, Any] = {}
         self._names: dict[int, str] = {}
+        self._unassigned: set[str] = set()  # names of objects that are being made
+        self._put_off: list[str] = []
         self._kept: list[Any] = []
 
     def constant(self, value: Any) -> str:
@@ -71,8 +73,21 @@ class Rebuild:
             return name
         self._kept.append(v)
         name = self._names[id(v)] = f"x{len(self._names)}"
+        self._unassigned.add(name)
         self._make(name, v)
+        if not self._unassigned:
+            self.lines += self._put_off
+            self._put_off = []
         return name
+
+    def _assign(self, name: str, text: str) -> None:
+        self.lines.append(f"{name} = {text}")
+        self._unassigned.discard(name)
+
+    def _fill(self, before: str, v: Any) -> None:
+        """A line that puts a value into an object that exists; put off where the value is not made yet, as in a cycle."""
+        text = self.expression(v)
+        (self._put_off if text in self._unassigned else self.lines).append(f"{before}{text}")
 
     def _tensor(self, v: torch.Tensor) -> str:
         fake = self.cx.outside.see(v)
@@ -96,52 +111,57 @@ class Rebuild:
         return isinstance(v, types.MethodDescriptorType | types.WrapperDescriptorType | types.GenericAlias)
 
     def _make(self, name: str, v: Any) -> None:
-        add, kind = self.lines.append, type(v)
+        kind = type(v)
         if kind is tuple:
-            add(f"{name} = ({''.join(self.expression(x) + ', ' for x in v)})")
+            self._assign(name, f"({''.join(self.expression(x) + ', ' for x in v)})")
         elif kind is list:
-            add(f"{name} = []")
-            if v:
-                add(f"{name} += [{', '.join([self.expression(x) for x in v])}]")
+            self._assign(name, "[]")
+            texts = [self.expression(x) for x in v]
+            if self._unassigned.isdisjoint(texts):
+                self.lines += [f"{name} += [{', '.join(texts)}]"] if v else []
+            else:
+                self._put_off.append(f"{name} += [{', '.join(texts)}]")
         elif kind is dict:
-            add(f"{name} = {{}}")
+            self._assign(name, "{}")
             for k, x in v.items():
-                add(f"{name}[{self.expression(k)}] = {self.expression(x)}")
+                self._fill(f"{name}[{self.expression(k)}] = ", x)
         elif kind is set or kind is frozenset:
-            add(f"{name} = {kind.__name__}([{', '.join([self.expression(x) for x in v])}])")
+            self._assign(name, f"{kind.__name__}([{', '.join([self.expression(x) for x in v])}])")
         elif kind is types.CellType:
             self._make_cell(name, v)
         elif kind is types.FunctionType:
             self._make_function(name, v)
         elif kind is types.MethodType:
-            add(f"{name} = {self.constant(types.MethodType)}({self.expression(v.__func__)}, {self.expression(v.__self__)})")
+            self._assign(name, f"{self.constant(types.MethodType)}({self.expression(v.__func__)}, {self.expression(v.__self__)})")
         elif kind in (types.BuiltinFunctionType, types.MethodWrapperType):
-            add(f"{name} = {self.expression(v.__self__)}.{v.__name__}")
+            self._assign(name, f"{self.expression(v.__self__)}.{v.__name__}")
         elif kind is super:
-            add(f"{name} = {self.constant(super)}({self.constant(v.__thisclass__)}, {self.expression(v.__self__)})")
+            self._assign(name, f"{self.constant(super)}({self.constant(v.__thisclass__)}, {self.expression(v.__self__)})")
         else:
             self._make_reduced(name, v)
 
     def _make_cell(self, name: str, v: types.CellType) -> None:
-        self.lines.append(f"{name} = {self.constant(types.CellType)}()")
+        self._assign(name, f"{self.constant(types.CellType)}()")
         try:
             content = v.cell_contents
         except ValueError:
             return
-        self.lines.append(f"{name}.cell_contents = {self.expression(content)}")
+        self._fill(f"{name}.cell_contents = ", content)
 
     def _make_function(self, name: str, v: types.FunctionType) -> None:
         closure = f"({''.join(self.expression(c) + ', ' for c in v.__closure__)})" if v.__closure__ else "None"
         code, globals_ = self.constant(v.__code__), self.constant(v.__globals__)
         make, defaults = self.constant(types.FunctionType), self.expression(v.__defaults__)
-        self.lines.append(f"{name} = {make}({code}, {globals_}, {v.__name__!r}, {defaults}, {closure})")
+        self._assign(name, f"{make}({code}, {globals_}, {v.__name__!r}, {defaults}, {closure})")
         if v.__kwdefaults__:
             self.lines.append(f"{name}.__kwdefaults__ = {self.expression(v.__kwdefaults__)}")
         self.lines.append(f"{name}.__qualname__ = {v.__qualname__!r}; {name}.__module__ = {v.__module__!r}")
+        if getattr(v, "__type_params__", ()):
+            self.lines.append(f"{name}.__type_params__ = {self.constant(v.__type_params__)}")
         if v.__annotations__:
             self.lines.append(f"{name}.__annotations__ = {self.constant(v.__annotations__)}")
         for key, value in v.__dict__.items():
-            self.lines.append(f"{name}.__dict__[{key!r}] = {self.expression(value)}")
+            self._fill(f"{name}.__dict__[{key!r}] = ", value)
 
     def _make_reduced(self, name: str, v: Any) -> None:
         """As a copy is made: by what `__reduce_ex__` says."""
@@ -169,7 +189,7 @@ class Rebuild:
         )
         if make is None:
             raise Break("rebuild", kind.__name__)
-        self.lines.append(f"{name} = {self.constant(make)}({', '.join([self.expression(x) for x in operands])})")
+        self._assign(name, f"{self.constant(make)}({', '.join([self.expression(x) for x in operands])})")
         if state is not None:
             self._set_state(name, v, state)
         for x in items or ():
@@ -184,15 +204,15 @@ class Rebuild:
             return
         own, members = state if isinstance(state, tuple) and len(state) == 2 else (state, None)
         for key, value in (own or {}).items():
-            self.lines.append(f"{name}.__dict__[{key!r}] = {self.expression(value)}")
+            self._fill(f"{name}.__dict__[{key!r}] = ", value)
         for key, value in (members or {}).items():
             self.lines.append(f"{self.constant(object.__setattr__)}({name}, {key!r}, {self.expression(value)})")
 
     def _make_object(self, name: str, v: Any) -> None:
         cls = type(v)
-        self.lines.append(f"{name} = {self.constant(object.__new__)}({self.expression(cls)})")
+        self._assign(name, f"{self.constant(object.__new__)}({self.expression(cls)})")
         for key, value in getattr(v, "__dict__", {}).items():
-            self.lines.append(f"{name}.__dict__[{key!r}] = {self.expression(value)}")
+            self._fill(f"{name}.__dict__[{key!r}] = ", value)
         for base in cls.__mro__:
             for key, member in base.__dict__.items():
                 if type(member) is types.MemberDescriptorType and hasattr(v, key) and key not in ("__dict__", "__weakref__"):

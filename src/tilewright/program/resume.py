@@ -38,6 +38,17 @@ class Nothing:
 
 
 @dataclass(frozen=True)
+class Lasti:
+    """Where an exception arose, as a handler finds it on the stack."""
+
+    offset: int
+    width = 0
+
+    def make(self, values: list[Any]) -> Any:
+        return self.offset
+
+
+@dataclass(frozen=True)
 class Iter:
     """An iterator passes as what makes it anew: `function(*operands)`, then its state."""
 
@@ -72,7 +83,7 @@ class Method:
         return getattr(values[0], self.name)
 
 
-Form = Whole | Nothing | Iter | Method
+Form = Whole | Nothing | Lasti | Iter | Method
 
 
 def form_of(v: Any, iterators: tuple[type, ...]) -> tuple[Form, list[Any]]:
@@ -128,14 +139,20 @@ class Place:
         function = types.FunctionType(
             code, globals_, code.co_name, None, tuple(c if isinstance(c, types.CellType) else types.CellType() for c in closure)
         )
-        return function(tuple(slots[n] for n in self.slots) + tuple(v for v in stack if v is not NULL))
+        passed = [slots[n] for n in self.slots]
+        passed += [v for v, form in zip(stack, self.stack) if not isinstance(form, Nothing | Lasti)]
+        if code.co_nlocals:
+            return function(passed)
+        function.__code__ = code.replace(co_consts=(*code.co_consts[:-1], passed))
+        return function()
 
 
 _TAILS: dict[Place, types.CodeType] = {}
 
 
 def tail(place: Place) -> types.CodeType:
-    """The rest as a code object of one argument, the tuple of values. Raises Break where no variable can hold it."""
+    """The rest as a code object of one argument, the list of values; where the function has no variable that could hold it, of
+    none, and the list belongs in the place of the last constant. Raises Break for generators."""
     found = _TAILS.get(place)
     if found is None:
         found = _TAILS[place] = _make_tail(place)
@@ -144,34 +161,46 @@ def tail(place: Place) -> types.CodeType:
 
 def _make_tail(place: Place) -> types.CodeType:
     code = place.code
-    if not code.co_nlocals or code.co_flags & 0x2A0:
+    if code.co_flags & 0x2A0:
         raise Break("rebuild", f"the rest of {code.co_name}")
     first = len(code.co_consts)
-    count = len(place.slots) + sum(not isinstance(f, Nothing) for f in place.stack)
+    passed = [n for n, f in enumerate(place.stack) if not isinstance(f, Nothing | Lasti)]
+    lasti = [f.offset for f in place.stack if isinstance(f, Lasti)]
+    count = len(place.slots) + len(passed)
+    held = assemble("LOAD_FAST", 0) if code.co_nlocals else assemble("LOAD_CONST", first + count + len(lasti))
+
+    def value(n: int) -> bytes:
+        return held + assemble("LOAD_CONST", first + n) + assemble("BINARY_SUBSCR")
+
     pieces = [assemble("RESUME", 0)]
-    at = len(place.slots)
+    at, offsets = len(place.slots), first + count
     for form in place.stack:
         if isinstance(form, Nothing):
             pieces.append(assemble("PUSH_NULL"))
+        elif isinstance(form, Lasti):
+            pieces.append(assemble("LOAD_CONST", offsets))
+            offsets += 1
         else:
-            pieces.append(_value(first + at))
+            pieces.append(value(at))
             at += 1
-    for n, slot in enumerate(place.slots):
-        if slot:
-            pieces += [_value(first + n), assemble("STORE_FAST", slot)]
-    if 0 in place.slots:
-        pieces += [_value(first + place.slots.index(0)), assemble("STORE_FAST", 0)]
-    else:
+    for n, slot in sorted(enumerate(place.slots), key=lambda pair: -pair[1]):  # the variable that holds them last
+        pieces += [value(n), assemble("STORE_FAST", slot)]
+    if code.co_nlocals and 0 not in place.slots:
         pieces.append(assemble("DELETE_FAST", 0))
-    offset = decode(code).instructions[place.at].offset
+    decoded = decode(code)
+    offset = decoded.instructions[place.at].offset
+    if decoded.index[offset] != place.at:  # the second half of a pair
+        pieces.append(assemble(decoded.instructions[place.at].op, decoded.instructions[place.at].arg))
+        offset = decoded.instructions[place.at + 1].offset
     pieces.append(assemble("JUMP_FORWARD", _prefixed(code, offset) // 2))
     prologue = b"".join(pieces)
     n = len(prologue)
     return code.replace(
         co_code=prologue + code.co_code,
         co_exceptiontable=encode_exceptions([(s + n, e + n, t + n, d, l) for s, e, t, d, l in exception_table(code)]),
-        co_linetable=no_lines(n) + code.co_linetable, co_argcount=1, co_posonlyargcount=0, co_kwonlyargcount=0,
-        co_flags=code.co_flags & ~0x0C, co_consts=code.co_consts + tuple(range(count)),
+        co_linetable=no_lines(n) + code.co_linetable, co_argcount=int(code.co_nlocals > 0),
+        co_posonlyargcount=0, co_kwonlyargcount=0, co_flags=code.co_flags & ~0x0C,
+        co_consts=(*code.co_consts, *range(count), *((n + o) // 2 for o in lasti), None),
         co_stacksize=code.co_stacksize + len(place.stack) + 4,
     )  # fmt: skip
 
@@ -182,7 +211,3 @@ def _prefixed(code: types.CodeType, offset: int) -> int:
     while offset >= 2 and index.get(offset - 2) == index[offset]:
         offset -= 2
     return offset
-
-
-def _value(constant: int) -> bytes:
-    return assemble("LOAD_FAST", 0) + assemble("LOAD_CONST", constant) + assemble("BINARY_SUBSCR")

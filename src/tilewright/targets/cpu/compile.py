@@ -7,6 +7,7 @@ time, so compiling in parallel takes processes.
 
 from __future__ import annotations
 
+import collections
 import itertools
 import threading
 from collections.abc import Mapping, Sequence
@@ -26,10 +27,26 @@ class Image(dict[str, int]):
     """The addresses of loaded symbols by name. The code stays loaded until `close`, whether or not the image is kept."""
 
     def close(self) -> None:
-        """Unload the code. Nobody may be running it, nor call it again."""
-        with _LOCK:
-            _KEPT.pop(id(self), None)
+        """Unload the code. Nobody may be running it, nor call it again.
+
+        Never waits: a finaliser calls it, which the garbage collector may run in a thread that holds the lock. Then the next
+        `load` or `close` unloads.
+        """
+        _CLOSING.append(id(self))
         self.clear()
+        if _LOCK.acquire(blocking=False):
+            try:
+                _unload()
+            finally:
+                _LOCK.release()
+
+
+_CLOSING: collections.deque[int] = collections.deque()
+
+
+def _unload() -> None:
+    while _CLOSING:
+        _KEPT.pop(_CLOSING.popleft(), None)
 
 
 _KEPT: dict[int, tuple[Image, object]] = {}
@@ -64,6 +81,7 @@ def load(objects: Sequence[bytes], symbols: Sequence[str], imports: Mapping[str,
     from llvmlite import binding
 
     with _LOCK:
+        _unload()
         jit = _jit()
         builder = binding.JITLibraryBuilder()
         for data in objects:
