@@ -203,7 +203,8 @@ def _loops(context: Context, runs: list[Run], box: Box, cycles: float, outer: in
     machine, hints = context.machine, context.hints
     cuts = [box.get(run[0][0]) for run in runs]
     sizes = [extent(run) if cut is None else cut[1] for run, cut in zip(runs, cuts, strict=True)]
-    whole = hints.all(sizes if outer is None else [extent(run) for run in runs])  # all boxes of a kernel agree on its grid
+    extents = sizes if outer is None else [extent(run) for run in runs]  # all boxes of a kernel must agree on its grid
+    whole = hints.all(extents)
     room = block_target(machine, math.prod(whole), cycles)
     loops = _Loops([], [], [])
     taken: Size = 1  # elements of a block so far
@@ -216,7 +217,7 @@ def _loops(context: Context, runs: list[Run], box: Box, cycles: float, outer: in
             length = _block_length(machine, sizes[i], hints, room, taken, i)
         _place(loops, i, runs[i], sizes[i], cuts[i], length)
         room = room // max(whole[i], 1) if length == sizes[i] else 0
-        taken = taken * length
+        taken = taken * (extents[i] if length == sizes[i] else length)
     return loops
 
 
@@ -253,10 +254,6 @@ def _place(loops: _Loops, i: int, run: Run, size: Size, cut: tuple[Size, Size] |
     if length == 1:
         add(g)
         return
-    step = to_expr(length)
-    if isinstance(length, int):
-        rest = size % length
-        loops.inner.insert(0, _Inner(v, step, None if rest == 0 else g < to_expr(size // length), to_expr(rest)))
-    else:
-        loops.inner.insert(0, _Inner(v, scalar.minimum(step, to_expr(size) - g * step)))
+    step, rest = to_expr(length), size % length
+    loops.inner.insert(0, _Inner(v, step, None if rest == 0 else g < to_expr(size // length), to_expr(rest)))
     add(g * step + v)
