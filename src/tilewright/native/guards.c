@@ -7,13 +7,11 @@
 
 #include <string.h>
 
-enum { CONST, GET, ITEM, DICT, ATTR, CELL, TYPE, IS, SAME, EQ, LEN, STATE, ABSENT, KEYS, CLASS, DIFFER, PASS, CODE,
-       INT_SYMBOL, HOLDS, TENSOR, SYMBOL, SIZE, STRIDE, KINDS };
 static const char *const NAMES[] = {"const", "get", "item", "dict", "attr", "cell", "type", "is", "same", "eq", "len", "state",
                                     "absent", "keys", "class", "differ", "pass", "code", "int_symbol", "holds", "tensor", "symbol", "size", "stride"};
 
 static const dl_exchange *exchange;
-static PyObject *str_requires_grad;
+static PyObject *str_requires_grad, *str_defaults, *str_kwdefaults;
 static PyTypeObject *tensor_type;
 
 /* set_exchange(type): torch.Tensor, whose `__dlpack_c_exchange_api__` is used. */
@@ -66,12 +64,12 @@ static tw_meta *meta_new(PyObject *spec, Py_ssize_t inputs) {
  * | ("holds", program): it is not 0. A program is a tuple in postfix, see sizes.c. */
 static int size_row_init(tw_row *r, PyObject *spec, char *bound, Py_ssize_t symbols) {
     PyObject *last = PyTuple_GET_ITEM(spec, PyTuple_GET_SIZE(spec) - 1);
-    if (r->op == SYMBOL || r->op == SIZE || r->op == STRIDE) {
+    if (r->op == TW_SYMBOL || r->op == TW_SIZE || r->op == TW_STRIDE) {
         long dim = PyLong_AsLong(PyTuple_GET_ITEM(spec, 2));
         if (dim < 0 || dim > INT16_MAX) return PyErr_Occurred() ? -1 : (PyErr_Format(PyExc_ValueError, "no dimension of a tensor: %R", spec), -1);
         r->dim = (int16_t)dim;
     }
-    if (r->op == SYMBOL || r->op == INT_SYMBOL) {
+    if (r->op == TW_SYMBOL || r->op == TW_INT_SYMBOL) {
         r->n = PyLong_AsSsize_t(last);
         if (r->n >= 0 && r->n < symbols && !bound[r->n]) return bound[r->n] = 1, 0;
         if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "a size is read once, and sizes are numbered from 0 on: %R", spec);
@@ -85,7 +83,7 @@ static Py_ssize_t count_symbols(PyObject *rows) {
     Py_ssize_t count = 0;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(rows); i++) {
         PyObject *row = PyList_GET_ITEM(rows, i), *kind = PyTuple_Check(row) && PyTuple_GET_SIZE(row) ? PyTuple_GET_ITEM(row, 0) : NULL;
-        if (kind && PyUnicode_Check(kind) && (!PyUnicode_CompareWithASCIIString(kind, NAMES[SYMBOL]) || !PyUnicode_CompareWithASCIIString(kind, NAMES[INT_SYMBOL])))
+        if (kind && PyUnicode_Check(kind) && (!PyUnicode_CompareWithASCIIString(kind, NAMES[TW_SYMBOL]) || !PyUnicode_CompareWithASCIIString(kind, NAMES[TW_INT_SYMBOL])))
             count++;
     }
     return count;
@@ -94,8 +92,8 @@ static Py_ssize_t count_symbols(PyObject *rows) {
 /* The number of a row's items, its kind included. */
 static Py_ssize_t row_length(int op) {
     switch (op) {
-    case CELL: case DICT: case HOLDS: return 2;
-    case STATE: case SYMBOL: case SIZE: case STRIDE: return 4;
+    case TW_CELL: case TW_DICT: case TW_HOLDS: return 2;
+    case TW_STATE: case TW_SYMBOL: case TW_SIZE: case TW_STRIDE: return 4;
     default: return 3;
     }
 }
@@ -109,13 +107,13 @@ static int row_init(tw_row *r, PyObject *spec, Py_ssize_t slots, Py_ssize_t inpu
      * itself to the runner | ("class", type, ((name, value) | (name,), ...)): what looking the names up in a class finds, or that it finds nothing */
     const char *name = PyTuple_Check(spec) && PyTuple_GET_SIZE(spec) > 1 ? PyUnicode_AsUTF8(PyTuple_GET_ITEM(spec, 0)) : NULL;
     r->op = -1;
-    for (int k = 0; name && k < KINDS; k++)
+    for (int k = 0; name && k < TW_KINDS; k++)
         if (!strcmp(name, NAMES[k])) r->op = (int16_t)k;
     if (r->op < 0) {
         if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "unknown guard row %R", spec);
         return -1;
     }
-    if (r->op == CONST) {
+    if (r->op == TW_CONST) {
         r->a = Py_NewRef(PyTuple_GET_ITEM(spec, 1));
         return 0;
     }
@@ -124,41 +122,45 @@ static int row_init(tw_row *r, PyObject *spec, Py_ssize_t slots, Py_ssize_t inpu
         return -1;
     }
     PyObject *last = PyTuple_GET_ITEM(spec, PyTuple_GET_SIZE(spec) - 1);
-    if (r->op == STATE) {
+    if (r->op == TW_STATE) {
         r->a = Py_NewRef(PyTuple_GET_ITEM(spec, 1));
         PyObject *argument = PyTuple_GET_ITEM(spec, 2);
         r->b = Py_BuildValue("(OO)", argument, last);
         return r->b ? 0 : -1;
     }
-    if (r->op == CLASS) {
+    if (r->op == TW_CLASS) {
         r->a = Py_NewRef(PyTuple_GET_ITEM(spec, 1));
         r->b = Py_NewRef(last);
         if (PyType_Check(r->a) && PyTuple_Check(last)) return 0;
         PyErr_Format(PyExc_ValueError, "class row: a type and a tuple expected, got %R", spec);
         return -1;
     }
-    if (r->op == HOLDS) return size_row_init(r, spec, bound, symbols);
+    if (r->op == TW_HOLDS) return size_row_init(r, spec, bound, symbols);
     r->slot = (int32_t)PyLong_AsLong(PyTuple_GET_ITEM(spec, 1));
     if (PyErr_Occurred()) return -1;
     if (r->slot < 0 || r->slot >= slots) {
         PyErr_Format(PyExc_ValueError, "guard row reads slot %d of %zd: %R", r->slot, slots, spec);
         return -1;
     }
-    if (r->op == ITEM || r->op == LEN || r->op == SAME || r->op == DIFFER || r->op == PASS) {
+    if (r->op == TW_ITEM || r->op == TW_LEN || r->op == TW_SAME || r->op == TW_DIFFER || r->op == TW_PASS) {
         r->n = PyLong_AsSsize_t(last);
-        if (r->op == PASS && (r->n < 0 || r->n >= inputs)) PyErr_Format(PyExc_ValueError, "pass row: no input %zd", r->n);
-        if ((r->op == SAME || r->op == DIFFER) && (r->n < 0 || r->n >= slots)) PyErr_Format(PyExc_ValueError, "guard row reads slot %zd of %zd: %R", r->n, slots, spec);
+        if (r->op == TW_PASS && (r->n < 0 || r->n >= inputs)) PyErr_Format(PyExc_ValueError, "pass row: no input %zd", r->n);
+        if ((r->op == TW_SAME || r->op == TW_DIFFER) && (r->n < 0 || r->n >= slots)) PyErr_Format(PyExc_ValueError, "guard row reads slot %zd of %zd: %R", r->n, slots, spec);
         return PyErr_Occurred() ? -1 : 0;
     }
-    if (r->op == CELL || r->op == DICT) return 0;
-    if (r->op == TENSOR) return (r->meta = meta_new(last, inputs)) ? 0 : -1;
-    if (r->op >= INT_SYMBOL) return size_row_init(r, spec, bound, symbols);
+    if (r->op == TW_CELL || r->op == TW_DICT) return 0;
+    if (r->op == TW_TENSOR) return (r->meta = meta_new(last, inputs)) ? 0 : -1;
+    if (r->op >= TW_INT_SYMBOL) return size_row_init(r, spec, bound, symbols);
     r->a = Py_NewRef(last);
     return 0;
 }
 
 int tw_guards_init(tw_guards *g, Py_ssize_t nargs, PyObject *kwnames, PyObject *rows, Py_ssize_t inputs) {
-    if (!str_requires_grad && !(str_requires_grad = PyUnicode_InternFromString("requires_grad"))) return -1;
+    if (!str_requires_grad) {
+        str_defaults = PyUnicode_InternFromString("__defaults__");
+        str_kwdefaults = PyUnicode_InternFromString("__kwdefaults__");
+        if (!str_defaults || !str_kwdefaults || !(str_requires_grad = PyUnicode_InternFromString("requires_grad"))) return -1;
+    }
     g->nargs = nargs;
     g->inputs = inputs;
     g->kwnames = Py_NewRef(kwnames);
@@ -170,19 +172,21 @@ int tw_guards_init(tw_guards *g, Py_ssize_t nargs, PyObject *kwnames, PyObject *
     if (failed) PyErr_NoMemory();
     for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(rows); i++) {
         g->rows = i + 1;
+        g->row[i].number = (int32_t)i;
         failed = row_init(&g->row[i], PyList_GET_ITEM(rows, i), g->slots, inputs, bound, g->symbols);
-        if (!failed && g->row[i].op <= CELL) g->slots++;
+        if (!failed && g->row[i].op <= TW_CELL) g->row[i].fills = (int32_t)g->slots++;
     }
     PyMem_Free(bound);
-    return failed ? -1 : 0;
+    return failed ? -1 : tw_groups_init(g);
 }
 
 void tw_guards_clear(tw_guards *g) {
+    tw_groups_clear(g);
     for (Py_ssize_t i = 0; i < g->rows; i++) {
         tw_row *r = &g->row[i];
         Py_CLEAR(r->a);
         Py_CLEAR(r->b);
-        if (r->op == TENSOR && r->meta) {
+        if (r->op == TW_TENSOR && r->meta) {
             Py_CLEAR(r->meta->type);
             PyMem_Free(r->meta->shape);
         }
@@ -199,7 +203,7 @@ int tw_guards_traverse(tw_guards *g, visitproc visit, void *arg) {
     for (Py_ssize_t i = 0; i < g->rows; i++) {
         Py_VISIT(g->row[i].a);
         Py_VISIT(g->row[i].b);
-        if (g->row[i].op == TENSOR && g->row[i].meta) Py_VISIT(g->row[i].meta->type);
+        if (g->row[i].op == TW_TENSOR && g->row[i].meta) Py_VISIT(g->row[i].meta->type);
     }
     return 0;
 }
@@ -223,16 +227,17 @@ static int64_t extent(const dl_tensor *t) {
     return (last + 1) * (t->dtype.bits / 8);
 }
 
+/* Of a tensor: 1, or 0 for one that is not what can be compiled for. */
 static int describe(PyObject *object, dl_tensor *t) {
-    if (!PyObject_TypeCheck(object, tensor_type)) return 0;
     if (!exchange->describe(object, t)) return 1;
-    PyErr_Clear(); /* not describable (sparse, quantised, no memory): not what was compiled for */
+    PyErr_Clear(); /* sparse, quantised, without memory */
     return 0;
 }
 
 static int tensor_holds(const tw_meta *m, PyObject *object, tw_found *found, dl_tensor *seen) {
-    if ((m->type && Py_TYPE(object) != m->type) || !describe(object, seen)) return 0;
-    dl_tensor t = *seen;
+    if (m->type ? Py_TYPE(object) != m->type : !PyObject_TypeCheck(object, tensor_type)) return 0;
+    if (!describe(object, seen)) return 0;
+    const dl_tensor t = *seen;
     if (memcmp(&t.dtype, &m->dtype, sizeof t.dtype) || t.device.type != m->device.type || t.device.id != m->device.id || t.ndim != m->ndim) return 0;
     for (int32_t i = 0; i < t.ndim; i++) {
         int64_t size = m->shape[i], stride = m->shape[m->ndim + i];
@@ -257,12 +262,12 @@ static int tensor_holds(const tw_meta *m, PyObject *object, tw_found *found, dl_
 static int size_holds(const tw_row *r, const dl_tensor *t, int64_t *sizes) {
     int64_t expected;
     if (r->dim >= t->ndim) return 0;
-    if (r->op == SYMBOL) {
+    if (r->op == TW_SYMBOL) {
         sizes[r->n] = t->shape[r->dim];
         return 1;
     }
-    if (r->op == STRIDE && t->shape[r->dim] <= 1) return 1;
-    return tw_program_run(r->program, sizes, &expected) && expected == (r->op == SIZE ? t->shape : t->strides)[r->dim];
+    if (r->op == TW_STRIDE && t->shape[r->dim] <= 1) return 1;
+    return tw_program_run(r->program, sizes, &expected) && expected == (r->op == TW_SIZE ? t->shape : t->strides)[r->dim];
 }
 
 static int int_symbol_holds(const tw_row *r, PyObject *o, int64_t *sizes) {
@@ -312,6 +317,13 @@ static int equal(PyObject *a, PyObject *b) {
 
 /* What the object itself keeps alive, as a borrowed reference; NULL where there is none. */
 static PyObject *kept(PyObject *o, PyObject *name) {
+    if (!name) {
+        PyObject **place = _PyObject_GetDictPtr(o);
+        if (place && *place) return *place;
+    } else if (PyFunction_Check(o) && (name == str_defaults || name == str_kwdefaults)) {
+        PyObject *found = name == str_defaults ? PyFunction_GET_DEFAULTS(o) : PyFunction_GET_KW_DEFAULTS(o);
+        return found ? found : Py_None;
+    }
     PyObject *value = name ? PyObject_GetAttr(o, name) : PyObject_GenericGetDict(o, NULL);
     if (!value) {
         PyErr_Clear();
@@ -360,59 +372,108 @@ static int class_holds(tw_row *r) {
     return 1;
 }
 
+#define AHEAD 4 /* groups whose dictionaries are fetched into the cache before they are looked at */
+
+/* What a check carries from row to row: the tensor in slot `described`, forgotten at any row that could run code. */
+typedef struct {
+    tw_found *found;
+    int32_t described;
+    dl_tensor seen;
+} checking;
+
+__attribute__((always_inline)) static inline int row_holds(tw_row *r, PyObject **slot, checking *c) {
+    PyObject *o = slot[r->slot];
+    int holds = 1;
+    if (r->op < TW_INT_SYMBOL) c->described = -1;
+    switch (r->op) {
+    case TW_CONST: slot[r->fills] = r->a; break;
+    case TW_GET:
+        holds = PyDict_Check(o) && (slot[r->fills] = PyDict_GetItemWithError(o, r->a)) != NULL;
+        if (!holds && PyErr_Occurred()) return -1;
+        break;
+    case TW_ITEM: holds = (slot[r->fills] = item(o, r->n)) != NULL; break;
+    case TW_DICT: holds = (slot[r->fills] = kept(o, NULL)) != NULL; break;
+    case TW_ATTR: holds = (slot[r->fills] = kept(o, r->a)) != NULL; break;
+    case TW_CELL: holds = PyCell_Check(o) && (slot[r->fills] = PyCell_GET(o)) != NULL; break;
+    case TW_TYPE: holds = (PyObject *)Py_TYPE(o) == r->a; break;
+    case TW_IS: holds = o == r->a; break;
+    case TW_SAME: holds = o == slot[r->n]; break;
+    case TW_EQ: holds = equal(o, r->a); break;
+    case TW_LEN: holds = length(o) == r->n; break;
+    case TW_TENSOR:
+        holds = tensor_holds(r->meta, o, c->found, &c->seen);
+        c->described = r->slot;
+        break;
+    case TW_SYMBOL: case TW_SIZE: case TW_STRIDE:
+        if (c->described != r->slot && (holds = PyObject_TypeCheck(o, tensor_type) && describe(o, &c->seen))) c->described = r->slot;
+        if (holds) holds = size_holds(r, &c->seen, c->found->sizes);
+        break;
+    case TW_INT_SYMBOL: holds = int_symbol_holds(r, o, c->found->sizes); break;
+    case TW_HOLDS: holds = holds_nonzero(r, c->found->sizes); break;
+    case TW_STATE: holds = state_holds(r); break;
+    case TW_ABSENT:
+        holds = PyDict_Check(o) && !PyDict_GetItemWithError(o, r->a);
+        if (PyErr_Occurred()) return -1;
+        break;
+    case TW_KEYS: holds = keys_hold(o, r->a); break;
+    case TW_CLASS: holds = class_holds(r); break;
+    case TW_DIFFER: holds = o != slot[r->n]; break;
+    case TW_PASS: c->found->tensor[r->n] = o; break;
+    case TW_CODE: holds = PyFunction_Check(o) && PyFunction_GET_CODE(o) == r->a; break;
+    }
+    return holds;
+}
+
+/* The members one by one; where all hold, the version that the dictionary had before says so from then on. */
+static int members_hold(const tw_guards *g, tw_group *group, PyObject **slot, checking *c, Py_ssize_t *failed) {
+    uint64_t version = tw_dict_version(slot[group->slot]);
+    for (int32_t i = group->member; i < group->member + group->members; i++) {
+        int holds = row_holds(&g->row[i], slot, c);
+        if (holds <= 0) {
+            *failed = g->row[i].number;
+            return holds;
+        }
+    }
+    tw_group_held(g, group, slot, version);
+    return 1;
+}
+
+/* A group whose dictionary is as it was: 1, or 0 with the row of a length that differs. */
+static inline int children_hold(const tw_child *child, int32_t count, PyObject **slot, Py_ssize_t *failed) {
+    for (; count > 0; count--, child++) {
+        if (!child->length) {
+            slot[child->slot] = child->value;
+        } else if (*child->length != child->n) {
+            *failed = child->row;
+            return 0;
+        }
+    }
+    return 1;
+}
+
 int tw_guards_check(const tw_guards *g, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, tw_found *found, Py_ssize_t *failed) {
     PyObject **slot = found->slot;
     *failed = -1;
     if (nargs != g->nargs || !same_names(g->kwnames, kwnames)) return 0;
-    Py_ssize_t next = nargs + PyTuple_GET_SIZE(g->kwnames);
-    memcpy(slot, args, (size_t)next * sizeof *slot);
-    dl_tensor seen; /* the tensor in slot `described`; forgotten at any row that could run code */
-    int32_t described = -1;
-    for (Py_ssize_t i = 0; i < g->rows; i++) {
-        tw_row *r = &g->row[i];
-        PyObject *o = slot[r->slot];
-        int holds = 1;
-        if (r->op < INT_SYMBOL) described = -1;
-        switch (r->op) {
-        case CONST: slot[next++] = r->a; break;
-        case GET:
-            holds = PyDict_Check(o) && (slot[next++] = PyDict_GetItemWithError(o, r->a)) != NULL;
-            if (!holds && PyErr_Occurred()) return -1;
-            break;
-        case ITEM: holds = (slot[next++] = item(o, r->n)) != NULL; break;
-        case DICT: holds = (slot[next++] = kept(o, NULL)) != NULL; break;
-        case ATTR: holds = (slot[next++] = kept(o, r->a)) != NULL; break;
-        case CELL: holds = PyCell_Check(o) && (slot[next++] = PyCell_GET(o)) != NULL; break;
-        case TYPE: holds = (PyObject *)Py_TYPE(o) == r->a; break;
-        case IS: holds = o == r->a; break;
-        case SAME: holds = o == slot[r->n]; break;
-        case EQ: holds = equal(o, r->a); break;
-        case LEN: holds = length(o) == r->n; break;
-        case TENSOR:
-            holds = tensor_holds(r->meta, o, found, &seen);
-            described = r->slot;
-            break;
-        case SYMBOL: case SIZE: case STRIDE:
-            if (described != r->slot && (holds = describe(o, &seen))) described = r->slot;
-            if (holds) holds = size_holds(r, &seen, found->sizes);
-            break;
-        case INT_SYMBOL: holds = int_symbol_holds(r, o, found->sizes); break;
-        case HOLDS: holds = holds_nonzero(r, found->sizes); break;
-        case STATE: holds = state_holds(r); break;
-        case ABSENT:
-            holds = PyDict_Check(o) && !PyDict_GetItemWithError(o, r->a);
-            if (PyErr_Occurred()) return -1;
-            break;
-        case KEYS: holds = keys_hold(o, r->a); break;
-        case CLASS: holds = class_holds(r); break;
-        case DIFFER: holds = o != slot[r->n]; break;
-        case PASS: found->tensor[r->n] = o; break;
-        case CODE: holds = PyFunction_Check(o) && PyFunction_GET_CODE(o) == r->a; break;
+    memcpy(slot, args, (size_t)(nargs + PyTuple_GET_SIZE(g->kwnames)) * sizeof *slot);
+    checking c = {.found = found, .described = -1};
+    for (Py_ssize_t i = 0; i < g->steps; i++) {
+        int32_t step = g->step[i];
+        int holds;
+        if (step >= 0) {
+            holds = row_holds(&g->row[step], slot, &c);
+            if (holds <= 0) *failed = g->row[step].number;
+        } else {
+            tw_group *group = &g->group[-1 - step];
+            PyObject *dict = slot[group->slot];
+            c.described = -1;
+            if (-1 - step + AHEAD < g->groups) __builtin_prefetch(group[AHEAD].dict);
+            if (dict == group->dict && tw_dict_version(dict) == group->version)
+                holds = children_hold(g->child + group->child, group->children, slot, failed);
+            else
+                holds = members_hold(g, group, slot, &c, failed);
         }
-        if (holds <= 0) {
-            *failed = i;
-            return holds;
-        }
+        if (holds <= 0) return holds;
     }
     return 1;
 }

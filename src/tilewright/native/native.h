@@ -40,10 +40,16 @@ tw_program *tw_program_new(PyObject *spec, const char *bound, Py_ssize_t symbols
 /* 1 with *result; 0 where it has none: a division by zero, or a number beyond 64 bits. */
 int tw_program_run(const tw_program *p, const int64_t *sizes, int64_t *result);
 
+/* The kinds of rows; those up to TW_CELL fill a slot, those from TW_INT_SYMBOL on run no code. */
+enum { TW_CONST, TW_GET, TW_ITEM, TW_DICT, TW_ATTR, TW_CELL, TW_TYPE, TW_IS, TW_SAME, TW_EQ, TW_LEN, TW_STATE, TW_ABSENT, TW_KEYS, TW_CLASS, TW_DIFFER,
+       TW_PASS, TW_CODE, TW_INT_SYMBOL, TW_HOLDS, TW_TENSOR, TW_SYMBOL, TW_SIZE, TW_STRIDE, TW_KINDS };
+
 typedef struct {
     int16_t op;
     int16_t dim;   /* of a row on one dimension of a tensor */
     int32_t slot;  /* the slot read */
+    int32_t fills; /* the slot that the row fills */
+    int32_t number; /* among the rows as they were given */
     Py_ssize_t n;  /* a position, a length, or the number of a size */
     PyObject *a;   /* key, expected object or callable: owned */
     PyObject *b;   /* argument of a callable: owned, may be NULL */
@@ -53,6 +59,25 @@ typedef struct {
     };
 } tw_row;
 
+/* What stood under a key of a dictionary when its group held: alive as long as the dictionary is as it was. */
+typedef struct {
+    PyObject *value;
+    const Py_ssize_t *length; /* of the value: its length must still be `n`; else NULL, and the value is put into `slot` */
+    Py_ssize_t n;
+    int32_t slot;
+    int32_t row;
+} tw_child;
+
+/* Rows that one dictionary decides: what stands under its keys, what is not there, which objects those are. While the dictionary is as
+ * it was when they all held last, they hold. */
+typedef struct {
+    PyObject *dict;    /* the dictionary that was checked last and its version, or NULL; not owned */
+    uint64_t version;
+    int32_t slot;
+    int32_t member, members;    /* among the table's rows */
+    int32_t child, children;    /* slots that rows outside the group read, and lengths */
+} tw_group;
+
 typedef struct {
     Py_ssize_t nargs;     /* positional arguments */
     PyObject *kwnames;    /* tuple of keyword names, in order */
@@ -61,7 +86,31 @@ typedef struct {
     Py_ssize_t slots;     /* slots that the rows fill; the last positions hold derived values */
     Py_ssize_t inputs;
     Py_ssize_t symbols;   /* sizes that the rows read */
+    Py_ssize_t steps, groups;
+    int32_t *step;        /* what is checked in turn: a row, or, below 0, the group of number -1 - step */
+    tw_group *group;
+    tw_child *child;
 } tw_guards;
+
+/* groups.c: finds the groups of a table whose rows are read, and puts the rows into the order of checking. */
+int tw_groups_init(tw_guards *g);
+void tw_groups_clear(tw_guards *g);
+/* Notes that a group's members hold; `version` is the dictionary's from before they were checked. */
+void tw_group_held(const tw_guards *g, tw_group *group, PyObject *const *slot, uint64_t version);
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+/* A number that changes with every change of a dictionary, and that no two ever share; 0 where this Python has none for it. From 3.13 on,
+ * an object's attributes may be changed without its dictionary's noticing while that holds them by slot. */
+static inline uint64_t tw_dict_version(PyObject *dict) {
+#if PY_VERSION_HEX >= 0x030E0000
+    return (void)dict, 0;
+#else
+    const PyDictObject *d = (PyDictObject *)dict;
+    return !PyDict_Check(dict) || (PY_VERSION_HEX >= 0x030D0000 && d->ma_values) ? 0 : d->ma_version_tag;
+#endif
+}
+#pragma GCC diagnostic pop
 
 /* One call's values: a borrowed object a slot, pointer and object of each graph input, and the sizes. */
 typedef struct {
