@@ -1,13 +1,19 @@
 """Every instruction of this CPython has a meaning in the interpreter, or ends the graph for a reason the break table names."""
 
+import contextlib
 import dis
+import functools
 import itertools
+import operator
 import pathlib
 import sys
 import types
 
 import pytest
+import torch
 
+import tilewright as tw
+from tilewright.base.log import TilewrightWarning
 from tilewright.program import instructions_flow, opcodes
 from tilewright.program.breaks import REASONS
 from tilewright.program.capture import HANDLERS
@@ -90,3 +96,92 @@ def test_native_instructions_compute_what_cpython_does():
         return
     t = opcodes.run_native("CALL_INTRINSIC_1", 7, ("T",), {"__name__": "here"})
     assert (type(t).__name__, t.__name__) == ("TypeVar", "T")
+
+
+def test_an_unknown_python_runs_in_eager_with_one_warning(monkeypatch):
+    monkeypatch.setattr(opcodes, "VERSION", (3, 99))
+    x = torch.ones(3)
+    f, module = tw.compile(lambda x: x + 1), tw.compile(torch.nn.ReLU())
+    with pytest.warns(TilewrightWarning, match=r"run in eager: the bytecode of Python 3\.99 is not known") as told:
+        results = [f(x), module(x), f(x)]
+    assert len(told) == 1
+    assert (f.stats.eager_calls, module.stats.eager_calls) == (2, 1)
+    assert [r.tolist() for r in results] == [[2.0] * 3, [1.0] * 3, [2.0] * 3]
+    with pytest.raises(tw.errors.RecordError, match=r"Python 3\.99 is not known"):
+        tw.compile(lambda x: x + 1, fullgraph=True)(x)
+
+
+TRACED = """
+def f(x, log):
+    seen = []
+    for i in range(3):
+        try:
+            x = x * i + len([v for v in range(i)])
+            if i == 1:
+                print("break")
+                raise KeyError(i)
+        except KeyError as e:
+            seen.append(str(e))
+        finally:
+            log.append(i)
+    return x, seen, sorted(locals())
+"""
+
+
+def traced_program():
+    namespace: dict = {"__name__": __name__}
+    exec(compile(TRACED, "<traced>", "exec"), namespace)
+    return namespace["f"]
+
+
+@contextlib.contextmanager
+def tracing():
+    seen = []
+
+    def trace(frame, event, arg):
+        frame.f_trace_opcodes = True
+        seen.append((event, frame.f_lineno))
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield seen
+    finally:
+        sys.settrace(before)
+
+
+@contextlib.contextmanager
+def monitoring():
+    m, seen = sys.monitoring, []
+    tool = next(n for n in range(6) if m.get_tool(n) is None)
+    m.use_tool_id(tool, "test")
+    every = ("CALL", "LINE", "INSTRUCTION", "JUMP", "BRANCH", "PY_START", "PY_RETURN", "RAISE", "EXCEPTION_HANDLED", "PY_UNWIND")
+    events = [getattr(m.events, name) for name in every]
+    for e in events:
+        m.register_callback(tool, e, lambda code, *rest: seen.append((code.co_name, rest)) and None)
+    m.set_events(tool, functools.reduce(operator.or_, events))
+    try:
+        yield seen
+    finally:
+        m.set_events(tool, 0)
+        m.free_tool_id(tool)
+
+
+@pytest.mark.parametrize("watching", [tracing] + [monitoring] * (sys.version_info >= (3, 12)))
+@pytest.mark.parametrize("already", [False, True])
+def test_under_a_tracer(watching, already, capsys):
+    """Debuggers and coverage tools rewrite running code; captures and the rests of functions after breaks do not mind."""
+    eager, fast = traced_program(), tw.compile(traced_program())
+    want_log, log = [], []
+    want = eager(torch.ones(2), want_log)
+    if already:
+        fast(torch.ones(2), [])
+    with watching() as seen:
+        for code in (fast.fn.__code__, eager.__code__):
+            assert opcodes.decode(code.replace()).instructions
+        eager(torch.ones(2), [])
+        got = fast(torch.ones(2), log)
+    assert seen
+    assert (got[1:], log) == (want[1:], want_log)
+    assert torch.equal(got[0], want[0])

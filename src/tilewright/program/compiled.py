@@ -24,7 +24,7 @@ from ..base import config, errors, log
 from ..graph import torch_private as private
 from ..graph.ir import Graph
 from ..graph.recorder import is_recording
-from . import control, guards, recompiles, start, twins, units
+from . import control, guards, opcodes, recompiles, start, twins, units
 from .breaks import Break, error_of
 from .capture import UserError
 from .sources import is_atom
@@ -159,6 +159,8 @@ class CompiledFunction(native.Dispatcher):
         return entry.data.executable.text(level)
 
     def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if opcodes.VERSION not in opcodes.KNOWN_VERSIONS:
+            return self._unknown_python(args, kwargs)
         if not private.is_plain_call():
             return self._under_modes(args, kwargs)
         if control.stance() != "default" and self._keeps_from_compiling(args, kwargs):
@@ -217,6 +219,14 @@ class CompiledFunction(native.Dispatcher):
             raise recompiles.error(_name(self.fn), f"it reached its recompile_limit of {limit}", entries, args, kwargs)
         recompiles.warn(self, _name(self.fn), entries, args, kwargs)
         return True
+
+    def _unknown_python(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        running, known = (", ".join(f"{a}.{b}" for a, b in v) for v in ((opcodes.VERSION,), opcodes.KNOWN_VERSIONS))
+        reason = f"the bytecode of Python {running} is not known, only that of {known}"
+        if self.fullgraph:
+            raise errors.RecordError(what=_name(self.fn), reason=reason)
+        log.warn_once("unknown Python", f"compiled functions run in eager: {reason}")
+        return self._eager(args, kwargs)
 
     def _under_modes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call within a recording, a transform (vmap, grad), a tracer or a mode: the function itself, for them to see."""

@@ -120,7 +120,7 @@ def slot_names(code: CodeType) -> tuple[str, ...]:
 
 
 _RELATIVE = frozenset(dis.hasjrel)
-_INLINE_CACHES: Any = dis._inline_cache_entries  # type: ignore[attr-defined]
+_INLINE_CACHES: Any = getattr(dis, "_inline_cache_entries", {})
 
 
 def _caches(number: int, name: str) -> int:
