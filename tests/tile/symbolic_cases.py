@@ -36,6 +36,9 @@ class _Symbolic(RandomGraph):
         base = [self.random.choice((S0, S1, S0, S1, 2, 3, 8, 2 * S0, S0 + S1)) for _ in range(self.random.randint(1, 3))]
         self.pool += [self.fresh(*(s if self.random.random() < 0.8 else 1 for s in base)) for _ in range(2)]
 
+    def fresh(self, *shape: Size) -> Node:
+        return super().fresh(*shape) if all(isinstance(s, int) for s in shape) else self.b.input(*shape)
+
     def part(self, size: Size) -> tuple[Size, Size]:
         start = self.random.choice([s for s in (0, 1, S0, S1 - 1) if dims.provably_lt(s, size)])
         stops = [s for s in (1, S0, S1, size - 1, size) if dims.provably_lt(start, s) and dims.provably_le(s, size)]

@@ -10,7 +10,7 @@ for every value of the symbols is asked with `provably_le` and its kin. `==` is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 from . import arithmetic, scalar
@@ -36,8 +36,8 @@ from .polynomial import (
 
 __all__ = [
     "Dim", "Size", "Symbol", "as_int", "as_ints", "bounds", "ceildiv", "common", "divided", "divides", "divisor", "evaluate",
-    "is_static", "maximum", "minimum", "parse", "provably_eq", "provably_ge", "provably_gt", "provably_le", "provably_lt",
-    "provably_ne", "quotient", "substitute", "symbol", "symbols", "to_expr",
+    "is_static", "maximum", "minimum", "of_expr", "parse", "provably_eq", "provably_ge", "provably_gt", "provably_le",
+    "provably_lt", "provably_ne", "quotient", "substitute", "symbol", "symbols", "to_expr",
 ]  # fmt: skip
 
 
@@ -186,6 +186,27 @@ def _atom_expr(atom: Atom) -> scalar.Expr:
     for a in args[1:]:
         result = scalar.binary(atom.op, result, a)
     return result
+
+
+def of_expr(e: scalar.Expr) -> Size:
+    """The size that an i64 expression over variables is, each a symbol of its name of which nothing is known.
+
+    Raises ValueError for one that is no size: it loads from memory, or uses another operation.
+    """
+    match e:
+        case scalar.Const(value, _):
+            return int(value)
+        case scalar.Var(name, _):
+            return symbol(name, lo=None)
+        case scalar.Binary(op, x, y) if op in _OPERATIONS:
+            return _OPERATIONS[op](of_expr(x), of_expr(y))
+    raise ValueError(f"no size: {e!r}")
+
+
+_OPERATIONS: dict[str, Callable[[Size, Size], Size]] = {
+    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "floordiv": floordiv, "mod": mod,
+    "min": minimum, "max": maximum,
+}  # fmt: skip
 
 
 def parse(text: str, known: Mapping[str, Size] | Iterable[Symbol]) -> Size:

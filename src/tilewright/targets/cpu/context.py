@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from ...base import dtypes
+from ...base import dims, dtypes
+from ...base.dims import Size
 from ...base.dtypes import DType
 from ...base.interval import Range
 from ...base.scalar import Expr, Var
@@ -92,8 +93,9 @@ class Context:
     that expressions are evaluated for. `mask` says which lanes are active (None: all), in each copy.
     """
 
-    def __init__(self, f: llvm.Function, isa: Isa) -> None:
+    def __init__(self, f: llvm.Function, isa: Isa, scalars: Sequence[Var] = ()) -> None:
         self.f = f
+        self.scalars = frozenset(scalars)  # of the kernel: they do not change within a launch
         self.isa = isa
         self.facts = Facts()
         self.bindings: dict[Var, Bound | Spread | Held] = {}
@@ -105,8 +107,8 @@ class Context:
         self.region: object = None  # tells the vectors of one place from those of another
         self.mask: str | None = None
         self.in_bounds = False  # every access is known to lie in its buffer
-        self.scratch_bytes = 0
-        self.scratch_used = 0
+        self.scratch_bytes: Size = 0
+        self.scratch_used: Size = 0
         f.lines.append("")
         self.levels = [Level(False, True, NOTHING, len(f.lines) - 1)]
         self.level = 0
@@ -157,12 +159,15 @@ class Context:
         self.levels[0].before.append(f"  {name} = alloca [{max(bytes_, 1)} x i8], align {align}")
         return name
 
-    def reserve(self, bytes_: int) -> int:
-        """Room in the thread's scratch behind what is in use: its offset. It may be given out again."""
-        self.scratch_bytes = max(self.scratch_bytes, (self.scratch_used + bytes_ + 63) // 64 * 64)
+    def reserve(self, bytes_: Size) -> Size:
+        """Room in the thread's scratch behind what is in use: its offset. It may be given out again.
+
+        Sizes are over the kernel's scalars, by their names.
+        """
+        self.scratch_bytes = dims.maximum(self.scratch_bytes, (self.scratch_used + bytes_ + 63) // 64 * 64)
         return self.scratch_used
 
-    def from_scratch(self, offset: int) -> str:
+    def from_scratch(self, offset: int | str) -> str:
         """The address `offset` bytes into the thread's scratch."""
         return self.place(("scratch", offset), None, 0, lambda: Value(self.f.at("%scratch", offset, "i8"))).text
 

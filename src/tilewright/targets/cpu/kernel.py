@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...base.dims import Size
 from ...tile.ir import Assert, Kernel
 from ...tile.ir import statements as statements_of
 from . import expr, llvm, moves, prepare, statements
@@ -17,11 +18,12 @@ from .isa import Isa
 
 @dataclass(frozen=True)
 class KernelInfo:
-    """`scratch_bytes`: what each thread that runs the kernel must provide, 64-byte aligned. `checks`: the kernel holds
+    """`scratch_bytes`: what each thread that runs the kernel must provide, 64-byte aligned; it may depend on the kernel's
+    scalars. `checks`: the kernel holds
     assertions, and takes the address of an error message after its other arguments."""
 
     symbol: str
-    scratch_bytes: int
+    scratch_bytes: Size
     checks: bool = False
 
 
@@ -35,7 +37,7 @@ def emit_kernel(kernel: Kernel, symbol: str, module: llvm.Module, isa: Isa) -> K
     """
     kernel = moves.as_bits(kernel)
     f = llvm.Function(module, symbol, ["ptr noalias %args", "i64 %lo", "i64 %hi", "ptr noalias %scratch"])
-    ctx = Context(f, isa)
+    ctx = Context(f, isa, kernel.scalars)
     for k, buffer in enumerate(kernel.params):
         ctx.pointers[buffer] = f.let(f"load ptr, ptr {f.at('%args', k, 'ptr')}, align 8", "a")
     for k, v in enumerate(kernel.scalars):

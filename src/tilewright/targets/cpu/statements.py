@@ -8,10 +8,12 @@ every copy, and an `If` whose condition differs between lanes becomes a mask.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...base import dtypes, errors
+from ...base import dims, dtypes, errors
+from ...base.dims import Size
 from ...base.scalar import Expr, Var, var
 from ...tile.ir import (
     Alloc,
@@ -133,7 +135,7 @@ def _gemm(ctx: Context, s: Gemm) -> None:
     b = replace(b, padded=not s.transpose_b and b.column == 1 and _has_room(ctx, s.b, n))
     try:
         bytes_ = gemm.gemm_scratch(ctx.isa, b, k)
-        scratch = ctx.from_scratch(ctx.reserve(bytes_)) if bytes_ else None
+        scratch = _from_scratch(ctx, ctx.reserve(bytes_)) if bytes_ else None
         gemm.emit_gemm(ctx.f, ctx.isa, a, b, acc, m, n, k, s.clear, scratch)
     except ValueError as e:
         raise errors.CompileError(reason=str(e)) from e
@@ -173,30 +175,42 @@ def _has_room(ctx: Context, r: Region, n: int | str) -> bool:
 
 def _alloc(ctx: Context, buffer: Buffer, body: Stmt) -> None:
     """Shared memory and fragments lie in the thread's scratch, where siblings reuse the room; small locals on the stack."""
-    elements = 1
-    for e in buffer.shape if buffer.layout is None else (buffer.layout.size,):
-        n = expr.size(ctx, e)
-        if not isinstance(n, int):
-            raise errors.CompileError(reason=f"the size of buffer {buffer.name} must be a constant")
-        elements *= n
-    if buffer.strides is not None:
-        elements = 1 + sum((_constant(ctx, n) - 1) * _constant(ctx, t) for n, t in zip(buffer.shape, buffer.strides, strict=True))
     before = ctx.scratch_used
-    size = elements * buffer.dtype.bytes
-    if buffer.scope is Scope.LOCAL and size <= _LOCAL_BYTES:
+    size = _elements(ctx, buffer) * buffer.dtype.bytes
+    if buffer.scope is Scope.LOCAL and isinstance(size, int) and size <= _LOCAL_BYTES:
         ctx.pointers[buffer] = ctx.stack(size)
     else:
-        ctx.pointers[buffer] = ctx.from_scratch(ctx.reserve(size))
+        ctx.pointers[buffer] = _from_scratch(ctx, ctx.reserve(size))
         ctx.scratch_used = (before + size + 63) // 64 * 64
     emit(ctx, body)
     ctx.scratch_used = before
 
 
-def _constant(ctx: Context, e: Expr) -> int:
+def _elements(ctx: Context, buffer: Buffer) -> Size:
+    """How many elements a buffer of the block's own needs room for."""
+    try:
+        if buffer.layout is not None:
+            return _size(ctx, buffer.layout.size)
+        shape = [_size(ctx, e) for e in buffer.shape]
+        if buffer.strides is None:
+            return math.prod(shape)
+        return 1 + sum((n - 1) * _size(ctx, t) for n, t in zip(shape, buffer.strides, strict=True))
+    except ValueError as e:
+        raise errors.CompileError(reason=f"the size of buffer {buffer.name} must not change within a launch") from e
+
+
+def _size(ctx: Context, e: Expr) -> Size:
+    """A size in terms of the kernel's scalars. Raises ValueError where it depends on anything else."""
     n = expr.size(ctx, e)
-    if not isinstance(n, int):
-        raise errors.CompileError(reason="a stride or extent of an allocated buffer must be a constant")
-    return n
+    if isinstance(n, int):
+        return n
+    if any(v not in ctx.scalars for v in ctx.facts.variables(e)):
+        raise ValueError("depends on a loop")
+    return dims.of_expr(e)
+
+
+def _from_scratch(ctx: Context, offset: Size) -> str:
+    return ctx.from_scratch(expr.size(ctx, dims.to_expr(offset)))
 
 
 def _for(ctx: Context, s: For) -> None:
