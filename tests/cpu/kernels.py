@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.base import dtypes
+from tilewright.base import dims, dtypes
+from tilewright.base.dims import Size
 from tilewright.base.dtypes import DType
 from tilewright.targets.cpu import compile as compiling
 from tilewright.targets.cpu import isa as isas
@@ -28,7 +29,7 @@ INTEGERS = (dtypes.i64, dtypes.i32, dtypes.i16, dtypes.i8, dtypes.u64, dtypes.u3
 
 
 @functools.cache
-def built(kernel: ir.Kernel, isa: isas.Isa) -> tuple[int, int]:
+def built(kernel: ir.Kernel, isa: isas.Isa) -> tuple[int, Size]:
     """The address of a kernel's code, and the scratch it wants."""
     module = llvm.Module()
     info = emitting.emit_kernel(kernel, "kernel", module, isa)
@@ -53,7 +54,8 @@ def blocks_of(kernel: ir.Kernel, scalars: Sequence[int] = ()) -> int:
 
 def execute(kernel: ir.Kernel, arrays: Sequence[np.ndarray], isa: isas.Isa = HOST, scalars: Sequence[int] = ()) -> None:
     """Run the whole grid, in two ranges if it has two blocks."""
-    address, bytes_ = built(kernel, isa)
+    address, wanted = built(kernel, isa)
+    bytes_ = dims.evaluate(wanted, {v.name: s for v, s in zip(kernel.scalars, scalars, strict=True)})
     run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(address)
     room = np.full(bytes_ + 128, 0xFF, np.uint8)
     scratch = (room.ctypes.data + 63) // 64 * 64

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from cpu import kernels
 from cpu.kernels import buffer, check, random
-from tilewright.base import dtypes, errors, scalar
+from tilewright.base import dims, dtypes, errors, scalar
 from tilewright.base.dtypes import DType
+from tilewright.targets.cpu import kernel as emitting
+from tilewright.targets.cpu import llvm
 from tilewright.tile import ir, layout
 from tilewright.tile.evaluate import decode
 from tilewright.tile.ir import (
@@ -362,12 +364,19 @@ def test_a_failed_assertion_stops_the_kernel() -> None:
 
 
 def test_what_a_cpu_cannot_do_is_said() -> None:
-    n = var("n")
-    room = ir.Buffer("room", f32, (n,), Scope.SHARED)
+    room = ir.Buffer("room", f32, (g + 1,), Scope.SHARED)
     out = buffer("out", f32, 4)
-    kernel = Kernel("dynamic", (out,), (), Alloc(room, Store(out, (ZERO,), room[0])), ("out",), (n,))
-    with pytest.raises(errors.CompileError, match="room must be a constant"):
+    kernel = Kernel("dynamic", (out,), ((g, const(4)),), Alloc(room, Store(out, (ZERO,), room[0])), ("out",))
+    with pytest.raises(errors.CompileError, match="room must not change within a launch"):
         kernels.text_of(kernel)
+
+
+def test_room_in_scratch_depends_on_scalars() -> None:
+    n = var("n")
+    room, out = ir.Buffer("room", f32, (n, const(3)), Scope.SHARED), buffer("out", f32, 4)
+    kernel = Kernel("dynamic", (out,), (), Alloc(room, Store(out, (ZERO,), room[0, 0])), ("out",), (n,))
+    wanted = emitting.emit_kernel(kernel, "kernel", llvm.Module(), kernels.HOST).scratch_bytes
+    assert [dims.evaluate(wanted, {"n": k}) for k in (1, 6, 100)] == [64, 128, 1216]
 
 
 def test_sixteen_bit_values_are_rounded_where_they_are_stored() -> None:
