@@ -16,7 +16,6 @@ import torch
 
 import tilewright as tw
 from tilewright.program import glue, opcodes, units
-from tilewright.program.breaks import Break
 
 PLACES = int(os.environ.get("TW_TEST_PLACES", "5"))  # instructions of each program at which the graph is made to break
 
@@ -830,20 +829,14 @@ def test_construct(source, breaks):
 
 
 def broken_at(at):
-    """As `units._captured`, with a break before the at-th instruction that the function executes; the rest is left whole."""
-    first = [True]
+    """As `units._piece`, with a break before the at-th instruction that is executed; the rest is left whole."""
+    first, piece = [True], units._piece
 
-    def captured(program, capture):
+    def broken(program, capture):
         stop, first[0] = (at if first[0] else -1), False
-        try:
-            found = capture(stop)
-        except Break as b:
-            if b.count < 0:
-                raise
-            found = capture(b.count)
-        return found, Break("opcode") if found.end[0] == "stop" else None
+        return piece(program, lambda count: capture(stop if count < 0 else count))
 
-    return captured
+    return broken
 
 
 @pytest.mark.parametrize("interpreted", [True, False])
@@ -857,5 +850,5 @@ def test_a_break_anywhere(source, breaks, interpreted, monkeypatch):
     for at in range(1, count, max(1, count // PLACES)):
         fast = tw.compile(made(source))
         with monkeypatch.context() as m, torch.no_grad():
-            m.setattr(units, "_captured", broken_at(at))
+            m.setattr(units, "_piece", broken_at(at))
             assert outcome(fast, torch.arange(1.0, 4.0)) == want, at

@@ -152,6 +152,8 @@ def _native_attribute(cx: Capture, o: Any, name: str) -> Any:
     if type(o) in (types.FunctionType, types.MethodType) and name not in ("__self__", "__func__"):
         return _function_attribute(cx, o, name)
     value = getattr(o, name)
+    if isinstance(o, BaseException) and id(o) in cx.outside.known and not callable(value):
+        return cx.outside.member(cx.outside.known[id(o)], value, name)
     if callable(value) or is_atom(value) or isinstance(o, types.CodeType):
         return value
     if is_opaque(o) or (

@@ -50,7 +50,7 @@ class Break(BaseException):
         self.reason = reason
         self.what = what
         self.at = at
-        self.count = -1  # instructions that the captured function itself had executed before
+        self.points: list[int] = []  # how many instructions were executed where a capture may end instead, the best first
 
     def __str__(self) -> str:
         row = REASONS[self.reason]

@@ -24,6 +24,7 @@ from .. import native
 from ..graph.fake import Fake
 from . import access
 from .breaks import Break
+from .frames import DROP, PUSH
 from .outside import CONTAINERS
 from .sources import MISSING, is_atom, look_up
 from .trust import changes_torch, is_known_builtin, is_opaque, is_python_class, is_standard_code, is_torch_code, runs_as_is
@@ -38,38 +39,38 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 _GLOBAL_HOOKS = ("_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_hooks", "_global_forward_pre_hooks")
 
 
-def call(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """`f(*args, **kwargs)`."""
+def call(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any], then: str = "") -> Any:
+    """`f(*args, **kwargs)`. `then`: what the caller's instruction does with the result (see `frames`)."""
     kind = type(f)
     if kind is types.FunctionType:
-        return _call_function(cx, f, args, kwargs)
+        return _call_function(cx, f, args, kwargs, then)
     if kind is types.MethodType:
-        return call(cx, f.__func__, [f.__self__, *args], kwargs)
+        return call(cx, f.__func__, [f.__self__, *args], kwargs, then)
     if isinstance(f, type):
-        return _construct(cx, f, args, kwargs)
+        return _construct(cx, f, args, kwargs, then)
     if kind in _METHODS or kind in _DESCRIPTORS:
         return _call_builtin(cx, f, args, kwargs)
     if isinstance(f, nn.Module):
-        return _call_module(cx, f, args, kwargs)
+        return _call_module(cx, f, args, kwargs, then)
     if kind is functools.partial:
-        return _call_partial(cx, f, args, kwargs)
+        return _call_partial(cx, f, args, kwargs, then)
     if isinstance(f, native.Dispatcher):
-        return call(cx, f.fn, args, kwargs)  # type: ignore[attr-defined]
+        return call(cx, f.fn, args, kwargs, then)  # type: ignore[attr-defined]
     if isinstance(f, functools._lru_cache_wrapper):
-        return call(cx, f.__wrapped__, args, kwargs)
+        return call(cx, f.__wrapped__, args, kwargs, then)
     if kind is weakref.ref:
         return cx.outside.read_constant(f(), "what a weak reference refers to")
     method = look_up(kind, "__call__")
     if type(method) is types.FunctionType:
-        return call(cx, access.get_attribute(cx, f, "__call__"), args, kwargs)
+        return call(cx, access.get_attribute(cx, f, "__call__"), args, kwargs, then)
     if kind.__module__.partition(".")[0] in ("torch", "operator"):
         return _run(cx, f, args, kwargs)
     if kind in (types.GenericAlias,) or kind.__module__ == "typing":
-        return call(cx, f.__origin__, args, kwargs)
+        return call(cx, f.__origin__, args, kwargs, then)
     raise Break("builtin", f"{kind.__name__} {getattr(f, '__name__', '')}")
 
 
-def _call_partial(cx: Capture, f: functools.partial[Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_partial(cx: Capture, f: functools.partial[Any], args: list[Any], kwargs: dict[str, Any], then: str) -> Any:
     held, named = list(f.args), dict(f.keywords)
     known = cx.outside.known.get(id(f))
     if known is not None:
@@ -79,10 +80,10 @@ def _call_partial(cx: Capture, f: functools.partial[Any], args: list[Any], kwarg
             cx.outside.read(value, slot, f"{known.name}.{part}", known.argument)
             cx.outside.expand(value)
     held, named = [cx.outside.see(v) for v in held], {k: cx.outside.see(v) for k, v in named.items()}
-    return call(cx, f.func, [*held, *args], {**named, **kwargs})
+    return call(cx, f.func, [*held, *args], {**named, **kwargs}, then)
 
 
-def _call_function(cx: Capture, f: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_function(cx: Capture, f: types.FunctionType, args: list[Any], kwargs: dict[str, Any], then: str) -> Any:
     special = cx.functions.get(f)
     if special is not None:
         return special(cx, *args, **kwargs)
@@ -107,7 +108,7 @@ def _call_function(cx: Capture, f: types.FunctionType, args: list[Any], kwargs: 
         raise Break("builtin", f"{f.__module__}.{f.__qualname__}")
     if getattr(f, "_torchdynamo_disable", False) or getattr(f, "_tilewright_disable", False):
         raise Break("disabled", f.__qualname__)
-    return cx.inline(f, args, kwargs)
+    return cx.inline(f, args, kwargs, then)
 
 
 def _is_user_callable(a: Any) -> bool:
@@ -125,21 +126,21 @@ def _run(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 # --- modules and classes ----------------------------------------------------------------------------------------------
 
 
-def _call_module(cx: Capture, module: nn.Module, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_module(cx: Capture, module: nn.Module, args: list[Any], kwargs: dict[str, Any], then: str) -> Any:
     cls = type(module)
     compiled = getattr(cls, "_tilewright", None)
     if compiled is not None:
-        return call(cx, compiled.__get__(module, cls).fn, args, kwargs)
+        return call(cx, compiled.__get__(module, cls).fn, args, kwargs, then)
     if cls.__call__ is not nn.Module.__call__:
-        return call(cx, access.get_attribute(cx, module, "__call__"), args, kwargs)
-    return call_plainly(cx, module, args, kwargs)
+        return call(cx, access.get_attribute(cx, module, "__call__"), args, kwargs, then)
+    return call_plainly(cx, module, args, kwargs, then)
 
 
-def call_plainly(cx: Capture, module: nn.Module, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def call_plainly(cx: Capture, module: nn.Module, args: list[Any], kwargs: dict[str, Any], then: str = "") -> Any:
     """As `nn.Module.__call__`."""
     if not has_hooks(cx, module):
-        return call(cx, access.get_attribute(cx, module, "forward"), args, kwargs)
-    return call(cx, access.get_attribute(cx, module, "_call_impl"), args, kwargs)
+        return call(cx, access.get_attribute(cx, module, "forward"), args, kwargs, then)
+    return call(cx, access.get_attribute(cx, module, "_call_impl"), args, kwargs, then)
 
 
 def has_hooks(cx: Capture, module: nn.Module) -> bool:
@@ -165,7 +166,7 @@ def has_hooks(cx: Capture, module: nn.Module) -> bool:
     return found or cx.global_hooks
 
 
-def _construct(cx: Capture, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _construct(cx: Capture, cls: type, args: list[Any], kwargs: dict[str, Any], then: str) -> Any:
     special = cx.functions.get(cls)
     if special is not None:
         return special(cx, *args, **kwargs)
@@ -195,10 +196,20 @@ def _construct(cx: Capture, cls: type, args: list[Any], kwargs: dict[str, Any]) 
     cx.new_objects.append(o)
     if isinstance(o, cls):
         if type(init) is types.FunctionType:
-            call(cx, init, [o, *args], kwargs)
+            _initialise(cx, o, init, args, kwargs, then)
         elif init is not object.__dict__["__init__"]:
             _run(cx, init, [o, *[iterable(cx, a) for a in args]], kwargs)
     return o
+
+
+def _initialise(cx: Capture, o: Any, init: Any, args: list[Any], kwargs: dict[str, Any], then: str) -> None:
+    if then != PUSH or cx.frame is None:
+        call(cx, init, [o, *args], kwargs)
+        return
+    stack = cx.frame.stack  # should the capture end within, the object lies where the caller's instruction would push it
+    stack.append(o)
+    call(cx, init, [o, *args], kwargs, DROP)
+    stack.pop()
 
 
 def _construct_native(cx: Capture, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -255,6 +266,8 @@ def _convert(cx: Capture, cls: type, args: list[Any]) -> Any:
     for name in names:
         if type(getattr(type(o), name, None)) is types.FunctionType:
             return call(cx, access.get_attribute(cx, o, name), [], {})
+    if isinstance(o, BaseException):
+        cx.outside.exception_arguments(o)
     if isinstance(o, BaseException) and all(is_atom(a) for a in o.args):
         return cls(*args)
     if id(o) in cx.outside.known or (cls is str and not isinstance(o, tuple | list | dict)):

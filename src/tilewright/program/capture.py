@@ -28,7 +28,7 @@ from ..graph.strides import contiguous
 from . import access, calls, instructions, instructions_calls, instructions_flow, meanings
 from .breaks import Break
 from .effects import Effects
-from .frames import GENERATOR, RETURN, STOP, Frame
+from .frames import GENERATOR, RETURN, STOP, Frame, Stop
 from .generators import Generator
 from .guards import modes
 from .opcodes import UNSET, decode
@@ -92,10 +92,10 @@ class Interpreted:
 
 @dataclass(frozen=True)
 class Captured:
-    """What a capture found. `end` is ("return", value) or ("stop", instruction); `frame` is the captured function's."""
+    """What a capture found. `end` is ("return", value) or ("stop", None); `frames`: where it stopped, the innermost first."""
 
     cx: Capture
-    frame: Frame
+    frames: list[Frame]
     end: tuple[str, Any]
     states: list[tuple[Callable[..., Any], tuple[Any, ...]]]
 
@@ -113,6 +113,7 @@ class Capture:
         self.tape = Tape()
         self.gradients = torch.is_grad_enabled()  # whether they are recorded anywhere in the program
         self.stop = stop
+        self.executed = 0  # instructions, in all frames
         self.handlers = HANDLERS
         self.functions = meanings.functions()
         self.frame: Frame | None = None
@@ -156,13 +157,13 @@ class Capture:
             seen.__context__ = None
         e.__context__ = handled
 
-    def call(self, f: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        return calls.call(self, f, args, kwargs)
+    def call(self, f: Any, args: list[Any], kwargs: dict[str, Any], then: str = "") -> Any:
+        return calls.call(self, f, args, kwargs, then)
 
     def container_method(self, o: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return calls.container_method(self, o, name, args, kwargs)
 
-    def inline(self, f: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def inline(self, f: types.FunctionType, args: list[Any], kwargs: dict[str, Any], then: str = "") -> Any:
         code = f.__code__
         if is_own_code(code):
             return f(*args, **kwargs)
@@ -171,7 +172,7 @@ class Capture:
             raise Break("depth", f.__qualname__)
         if code.co_flags & 0x280:
             raise Break("coroutine", f.__qualname__)
-        frame = Frame(self, decode(code), f.__globals__, self.bind(f, args, kwargs), depth)
+        frame = Frame(self, decode(code), f.__globals__, self.bind(f, args, kwargs), depth, then)
         return self.finish_call(frame)
 
     def finish_call(self, frame: Frame) -> Any:
@@ -288,6 +289,7 @@ class Capture:
         if type(method) is types.FunctionType:
             return self.call(access.get_attribute(self, v, name), [], {})
         if isinstance(v, BaseException):
+            self.outside.exception_arguments(v)
             if all(map(is_atom, v.args)):
                 return (how or str)(v)
         elif isinstance(v, CONTAINERS) and self._plain(v):
@@ -362,18 +364,19 @@ class Capture:
         with private.compiling(), recording(self.recorder), self.recorder.mode, _FunctionLevel(self):
             yield
 
-    def run(self, start: Callable[[Capture], Frame]) -> Captured:
-        """Interpret the frame that `start` makes. Raises Break, UserError."""
+    def run(self, start: Callable[[Capture], list[Frame]]) -> Captured:
+        """Interpret the frames that `start` makes, the innermost first. Raises Break, UserError."""
         before = _states()
         rng = _RandomState()
         try:
             with private.watching_reseeds(), self.recording():
-                frame = start(self)
+                frames = start(self)
                 self.running = True
                 try:
-                    end = frame.run()
-                    if end[0] == RETURN:
-                        frame.clear()
+                    end = self._through(frames)
+                    frames = []
+                except Stop as s:
+                    end, frames = (STOP, None), s.frame.chain()
                 except BaseException as e:
                     if not isinstance(e, Exception) and not self.is_raised(e):
                         raise
@@ -396,7 +399,29 @@ class Capture:
                 setter(*operands)
             rng.restore()
         changed = [a for a, b in zip(after, before) if a != b]
-        return Captured(self, frame, end, changed)
+        return Captured(self, frames, end, changed)
+
+    def _through(self, frames: list[Frame]) -> tuple[str, Any]:
+        """Run frames that called one another."""
+        for frame, caller in zip(frames, frames[1:]):
+            frame.parent = caller
+        end: tuple[str, Any] = (RETURN, None)
+        error: BaseException | None = None
+        for n, frame in enumerate(frames):
+            try:
+                if n:
+                    frame.take(frames[n - 1], end[1], error)
+                error = None
+                end = frame.run()
+                if end[0] == RETURN:
+                    frame.clear()
+            except BaseException as e:
+                if not isinstance(e, Exception) and not self.is_raised(e):
+                    raise
+                error = e
+        if error is not None:
+            raise error
+        return end
 
 
 class _NewObjects:

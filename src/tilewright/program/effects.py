@@ -132,6 +132,16 @@ class Effects:
         write(table, key)
         self.journal.append(Effect(write, (table, key)))
 
+    def keep_exception(self, e: BaseException) -> None:
+        """An exception from outside: raising it leaves marks on it."""
+        traceback, context, cause, suppressed = e.__traceback__, e.__context__, e.__cause__, e.__suppress_context__
+
+        def undo() -> None:
+            e.__traceback__, e.__context__, e.__cause__ = traceback, context, cause
+            e.__suppress_context__ = suppressed
+
+        self._undo.append(undo)
+
     def set_cell(self, cell: types.CellType, value: Any) -> None:
         try:
             before = cell.cell_contents

@@ -19,13 +19,46 @@ if TYPE_CHECKING:
 RETURN, YIELD, GENERATOR, STOP = "return", "yield", "generator", "stop"
 Signal = tuple[str, Any]
 
+PUSH, DROP = "push", "drop"
+"""What the caller's instruction does with a frame's result as the last thing it does; "": something else, or more."""
+
+
+class Stop(BaseException):
+    """The capture ends here, in the frame that raises it. Not an Exception: `except Exception` in user code must not see it."""
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__()
+        self.frame = frame
+
+
+class Origin:
+    """On the stack, below an exception: the offset of the instruction that it left, where the handler's RERAISE wants it."""
+
+    __slots__ = ("offset",)
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+
+class Handled:
+    """On the stack while an exception is handled: the one that was handled before. `current`, at a graph break: this one."""
+
+    __slots__ = ("current", "previous")
+
+    def __init__(self, previous: BaseException | None, current: BaseException | None = None) -> None:
+        self.previous = previous
+        self.current = current
+
 
 class Frame:
-    """One activation of a code object. `depth` 0 is the function that is captured."""
+    """One activation of a code object. `depth` 0 is the function that is captured. `then`: what becomes of the result.
 
-    __slots__ = ("at", "cells", "code", "count", "cx", "depth", "globals", "kw", "namespace", "slots", "stack")
+    `began`: the instructions that all frames had executed when this one's current instruction began.
+    """
 
-    def __init__(self, cx: Capture, code: Code, globals_: dict[str, Any], slots: list[Any], depth: int) -> None:
+    __slots__ = ("at", "began", "cells", "code", "cx", "depth", "globals", "kw", "namespace", "parent", "slots", "stack", "then")
+
+    def __init__(self, cx: Capture, code: Code, globals_: dict[str, Any], slots: list[Any], depth: int, then: str = "") -> None:
         self.cx = cx
         self.code = code
         self.globals = globals_
@@ -33,7 +66,9 @@ class Frame:
         self.depth = depth
         self.stack: list[Any] = []
         self.at = 0
-        self.count = 0
+        self.began = 0
+        self.then = then
+        self.parent: Frame | None = None
         self.kw: tuple[str, ...] = ()
         self.namespace: Any = None  # of a class body
 
@@ -44,27 +79,26 @@ class Frame:
         """Execute until the frame returns, yields or stops. Raises what leaves it."""
         cx, instructions, handlers = self.cx, self.code.instructions, self.cx.handlers
         outer = cx.frame
+        self.parent = self.parent if outer is None else outer
         cx.frame = self
         try:
             while True:
                 instruction = instructions[self.at]
-                if self.depth == 0:
-                    if self.count == cx.stop:
-                        return STOP, instruction
-                    self.count += 1
+                self.began = cx.executed
+                if cx.executed == cx.stop:
+                    self._stop()
+                cx.executed += 1
                 try:
                     handler = handlers.get(instruction.op)
                     if handler is None:
                         raise Break("opcode", instruction.op)
                     result = handler(self, instruction)
                 except Break as b:
-                    b.at = b.at or self.location()
-                    if self.depth == 0:
-                        b.count = self.count - 1
+                    self._broken(b)
                     raise
                 except TilewrightError as e:
                     b = cx.refused(e, self.location())
-                    b.count = self.count - 1 if self.depth == 0 else -1
+                    self._broken(b)
                     raise b from None
                 except BaseException as e:
                     if not isinstance(e, Exception) and not cx.is_raised(e):
@@ -85,6 +119,40 @@ class Frame:
         self.stack.clear()
         self.slots[:] = [NULL] * len(self.slots)
 
+    def _stop(self) -> None:
+        if any(not f.then and f.parent is not None for f in self.chain()):
+            b = Break("rebuild", "what an instruction calls")
+            self._broken(b)
+            raise b
+        raise Stop(self)
+
+    def _broken(self, b: Break) -> None:
+        """Note where a capture may end because of the break: before the instruction of this frame, or of a caller."""
+        if b.at is None:
+            b.at = self.location()
+        if not b.points:
+            for frame in self.chain():
+                b.points.append(frame.began)
+                if not frame.then and frame.parent is not None:
+                    b.points.clear()  # its result is not simply the caller's instruction's
+
+    def chain(self) -> list[Frame]:
+        """This frame and its callers."""
+        found, frame = [], self
+        while frame is not None:
+            found.append(frame)
+            frame = frame.parent  # type: ignore[assignment]
+        return found
+
+    def take(self, callee: Frame, result: Any, error: BaseException | None) -> None:
+        """Go on with the result of the frame that the current instruction called, or with the exception that left it."""
+        if error is not None:
+            self.unwind(error)
+            return
+        if callee.then == PUSH:
+            self.stack.append(result)
+        self.at += 1
+
     def unwind(self, e: BaseException) -> None:
         """Go to the handler of an exception; raise it again where there is none."""
         cx = self.cx
@@ -98,7 +166,7 @@ class Frame:
             raise e
         del self.stack[handler.depth :]
         if handler.lasti:
-            self.stack.append(self.code.instructions[self.at].offset)
+            self.stack.append(Origin(self.code.instructions[self.at].offset))
         self.stack.append(e)
         self.at = handler.target
         self.kw = ()

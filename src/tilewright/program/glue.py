@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from .access import BINARY, COMPARE, IN_PLACE
 from .breaks import Break
-from .frames import Frame
+from .frames import Frame, Handled, Origin
 from .instructions import NULL_BELOW, OPERATORS
 from .instructions_calls import call_operands
 from .opcodes import NULL, UNSET, Instruction
 from .rebuild import ITERATORS, Rebuild
-from .resume import Form, Lasti, Nothing, Place, form_of, tail
+from .resume import Place, form_of, tail
 
 if TYPE_CHECKING:
     from .units import Program
@@ -27,12 +27,15 @@ if TYPE_CHECKING:
 _STACK_ITERATORS = (*ITERATORS, enumerate, zip)
 
 
-def break_lines(program: Program, frame: Frame, r: Rebuild, why: Break | None) -> list[str]:
-    """The lines after a capture that stopped before the frame's current instruction."""
-    if frame.cx.handled is not None:
-        raise Break("rebuild", "an exception that is being handled", frame.location())
+def break_lines(program: Program, frames: list[Frame], r: Rebuild, why: Break | None) -> list[str]:
+    """The lines after a capture that stopped before the current instruction of the first frame, which the others called."""
+    handled = frames[0].cx.handling[-1]
+    for v in (v for f in frames for v in reversed(f.stack)):
+        if type(v) is Handled:
+            v.current, handled = handled, v.previous
+    frame = frames[0]
     i = frame.code.instructions[frame.at]
-    writer = _Writer(program, frame, r)
+    writer = _Writer(program, frames, r)
     stack = list(frame.stack)
     try:
         lines = _one_instruction(writer, frame, i, why)
@@ -47,40 +50,56 @@ def break_lines(program: Program, frame: Frame, r: Rebuild, why: Break | None) -
 
 
 class _Writer:
-    def __init__(self, program: Program, frame: Frame, r: Rebuild) -> None:
+    def __init__(self, program: Program, frames: list[Frame], r: Rebuild) -> None:
         self.program = program
-        self.frame = frame
+        self.frames = frames
+        self.frame = frames[0]
         self.r = r
         self.saved: list[Any] = []
 
-    def go_on(self, at: int, stack: list[Any], wanted: bool = True, extra: tuple[str | Form, ...] = ()) -> str:
-        """`return` the next piece's result. `extra`: what lies on top of the stack: names of results, or what needs no value."""
-        slots = tuple(n for n, v in enumerate(self.frame.slots) if v is not UNSET)
-        forms, leaves = [], []
-        for v in stack:
-            form, values = form_of(v, _STACK_ITERATORS)
-            forms.append(form)
-            leaves += values
-        whole = form_of(None, ())[0]
-        forms += [whole if isinstance(e, str) else e for e in extra]
-        place = Place(self.frame.code.code, at, slots, tuple(forms))
-        tail(place)  # where the rest cannot run without the interpreter, say so now
-        rest = self.program.rest(place, self.frame.globals, wanted)
-        operands = [self.r.expression(v) for v in [*(self.frame.slots[n] for n in slots), *leaves]]
-        operands += [e for e in extra if isinstance(e, str)]
+    def go_on(self, at: int, stack: list[Any], wanted: bool = True, extra: tuple[Any, ...] = (), callers: int = 0) -> str:
+        """`return` the next piece's result. `extra`: the stack's top: names of results, and NULL. `callers`: frames to leave."""
+        places, operands = [], []
+        for frame in self.frames[callers:]:
+            first = frame is self.frames[callers]
+            place, leaves = _place(frame, at if first else frame.at, stack if first else frame.stack, extra if first else ())
+            tail(place)  # where the rest cannot run without the interpreter, say so now
+            places.append(place)
+            operands += [v if type(v) is _Name else self.r.expression(v) for v in leaves]
+        tables = tuple(f.globals for f in self.frames[callers:])
+        rest = self.r.constant(self.program.rest(tuple(places), tables, wanted))
         self.r.constants["ran"] = self.program.ran
-        return f"ran.append({self.r.constant(rest)}); return {self.r.constant(rest)}({', '.join(operands)})"
+        return f"ran.append({rest}); return {rest}({', '.join(operands)})"
 
     def guarded(self, statement: str) -> list[str]:
-        """The statement; an exception it raises goes to the handler that covers the instruction."""
-        handler = self.frame.code.handler(self.frame.at)
-        if handler is None:
-            return [statement]
-        stack = self.saved[: handler.depth]
-        lasti = (Lasti(self.frame.code.instructions[self.frame.at].offset),) if handler.lasti else ()
-        go_on = self.go_on(handler.target, stack, extra=(*lasti, "e"))
-        caught = ["e = None", "try:", f"    {statement}", "except BaseException as error:", "    e = error"]
-        return [*caught, f"if e is not None: {go_on}"]
+        """The statement; an exception it raises goes to the handler that covers the instruction, or a caller's."""
+        for n, frame in enumerate(self.frames):
+            handler = frame.code.handler(frame.at)
+            if handler is not None:
+                stack = (frame.stack if n else self.saved)[: handler.depth]
+                if handler.lasti:
+                    stack = [*stack, Origin(frame.code.instructions[frame.at].offset)]
+                go_on = self.go_on(handler.target, stack, extra=("e",), callers=n)
+                return ["e = None", "try:", f"    {statement}", "except BaseException as error:", "    e = error",
+                        f"if e is not None: {go_on}"]  # fmt: skip
+        return [statement]
+
+
+class _Name(str):
+    """A name in the glue, not a value."""
+
+    __slots__ = ()
+
+
+def _place(frame: Frame, at: int, stack: list[Any], extra: tuple[Any, ...]) -> tuple[Place, list[Any]]:
+    """Where the frame goes on, and the values that pass."""
+    slots = tuple(n for n, v in enumerate(frame.slots) if v is not UNSET)
+    forms, leaves = [], []
+    for v in (*[frame.slots[n] for n in slots], *stack, *[_Name(e) if isinstance(e, str) else e for e in extra]):
+        form, values = form_of(v, _STACK_ITERATORS)
+        forms.append(form)
+        leaves += values
+    return Place(frame.code.code, at, slots, tuple(forms), frame.then), leaves
 
 
 def _one_instruction(w: _Writer, frame: Frame, i: Instruction, why: Break | None) -> list[str] | None:
@@ -109,7 +128,7 @@ def _one_instruction(w: _Writer, frame: Frame, i: Instruction, why: Break | None
         return [*w.guarded(f"c = bool({condition})"), f"if c: {yes}", no]
     if op == "LOAD_METHOD":
         method = f"c = getattr({r.expression(frame.stack.pop())}, {i.value!r})"
-        extra: tuple[str | Form, ...] = (Nothing(), "c") if NULL_BELOW else ("c", Nothing())
+        extra: tuple[Any, ...] = (NULL, "c") if NULL_BELOW else ("c", NULL)
         return [*w.guarded(method), w.go_on(frame.at + 1, frame.stack, extra=extra)]
     form = _FORMS.get(op)
     if form is None:

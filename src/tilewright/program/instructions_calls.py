@@ -13,7 +13,7 @@ from typing import Any
 
 from . import access
 from .breaks import Break
-from .frames import Frame
+from .frames import PUSH, Frame
 from .instructions import NULL_BELOW, Handler, read_cell
 from .opcodes import NULL, Instruction
 
@@ -164,7 +164,7 @@ def _call(f: Frame, i: Instruction) -> None:
     if function is super and not args:
         f.stack.append(_zero_argument_super(f))
         return
-    f.stack.append(f.cx.call(function, args, kwargs))
+    f.stack.append(f.cx.call(function, args, kwargs, PUSH))
 
 
 def _call_kw(f: Frame, i: Instruction) -> None:
@@ -192,7 +192,7 @@ def _call_function_ex(f: Frame, i: Instruction) -> None:
         _, function = f.popn(2)
     else:
         function, _ = f.popn(2)
-    f.stack.append(f.cx.call(function, args, kwargs))
+    f.stack.append(f.cx.call(function, args, kwargs, PUSH))
 
 
 def _make_function(f: Frame, i: Instruction) -> None:

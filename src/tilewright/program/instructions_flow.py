@@ -9,7 +9,7 @@ from typing import Any
 
 from . import access, instructions
 from .breaks import Break
-from .frames import GENERATOR, YIELD, Frame, Signal
+from .frames import GENERATOR, PUSH, YIELD, Frame, Handled, Signal
 from .instructions import Handler
 from .opcodes import NULL, VERSION, Instruction, run_native
 
@@ -21,12 +21,12 @@ END_SEND = VERSION >= (3, 12)  # whether SEND leaves its receiver for END_SEND
 
 def _push_exc_info(f: Frame, i: Instruction) -> None:
     e = f.stack.pop()
-    f.stack += [f.cx.handling[-1], e]
+    f.stack += [Handled(f.cx.handling[-1]), e]
     f.cx.handling[-1] = e
 
 
 def _pop_except(f: Frame, i: Instruction) -> None:
-    f.cx.handling[-1] = f.stack.pop()
+    f.cx.handling[-1] = f.stack.pop().previous
 
 
 def _check_exc_match(f: Frame, i: Instruction) -> None:
@@ -98,12 +98,12 @@ def _before_with(f: Frame, i: Instruction) -> None:
             kind = type(manager).__name__
             raise TypeError(f"{kind!r} object does not support the context manager protocol{missed}") from None
     f.stack.append(methods[1])
-    f.stack.append(f.cx.call(methods[0], [], {}))
+    f.stack.append(f.cx.call(methods[0], [], {}, PUSH))
 
 
 def _with_except_start(f: Frame, i: Instruction) -> None:
     leave, e = f.stack[-4], f.stack[-1]
-    f.stack.append(f.cx.call(leave, [type(e), e, e.__traceback__], {}))
+    f.stack.append(f.cx.call(leave, [type(e), e, e.__traceback__], {}, PUSH))
 
 
 # --- generators -------------------------------------------------------------------------------------------------------

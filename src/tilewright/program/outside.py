@@ -74,6 +74,10 @@ class Outside:
                 what = f"{name}.{part}"
                 self.read(getattr(value, part), self.rows.derive("attr", slot, part, why=f"{what} is gone"), what, argument)
             self._note(value, slot, name, False, argument)
+        elif argument and isinstance(value, BaseException):
+            self.rows.test("type", slot, type(value), why=f"{name} has another type")
+            self._note(value, slot, name, False, argument)
+            self.effects.keep_exception(value)
         elif argument and type(value) is types.CellType:
             self.rows.test("type", slot, types.CellType, why=f"{name} is no cell")
             self._note(value, slot, name, False, argument)
@@ -183,6 +187,12 @@ class Outside:
             return self.see(value)
         what = f"{known.name}.{name}"
         return self.read(value, self.rows.derive("attr", known.slot, name, why=f"{what} is gone"), what, known.argument)
+
+    def exception_arguments(self, e: BaseException) -> None:
+        """Guard what an exception says."""
+        known = self.known.get(id(e))
+        if known is not None and not known.pinned:
+            self.expand(self.member(known, e.args, "args"))
 
     def entry(self, known: Known, key: Any) -> Any:
         """`known.value[key]` of a dict, guarded alone, or MISSING."""

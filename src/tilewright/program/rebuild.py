@@ -192,6 +192,11 @@ class Rebuild:
         self._assign(name, f"{self.constant(make)}({', '.join([self.expression(x) for x in operands])})")
         if state is not None:
             self._set_state(name, v, state)
+        if isinstance(v, BaseException):
+            for key in ("__cause__", "__context__"):  # setting a cause hides the context
+                if getattr(v, key) is not None:
+                    self.lines.append(f"{name}.{key} = {self.expression(getattr(v, key))}")
+            self.lines.append(f"{name}.__suppress_context__ = {v.__suppress_context__}")
         for x in items or ():
             self.lines.append(f"{name}.append({self.expression(x)})")
         for k, x in pairs or ():

@@ -1,8 +1,8 @@
 """The rest of a function as a function of its own: from an instruction, with local variables and stack as they were there.
 
 In: a code object, an instruction, and which variables and stack places hold values. Out: `Place`, and from it a Python
-function that runs
-the rest without the interpreter: a prologue that fills variables and stack, then the original bytecode. Must not know graphs.
+function that runs the rest without the interpreter: a prologue that fills variables and stack, then the original bytecode.
+Functions that called one another are so many places. Must not know graphs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from ..base.errors import Location
 from .breaks import Break
+from .frames import PUSH, Handled, Origin
 from .opcodes import NULL, UNSET, assemble, decode, encode_exceptions, exception_table, no_lines
 
 
@@ -35,17 +36,6 @@ class Nothing:
 
     def make(self, values: list[Any]) -> Any:
         return NULL
-
-
-@dataclass(frozen=True)
-class Lasti:
-    """Where an exception arose, as a handler finds it on the stack."""
-
-    offset: int
-    width = 0
-
-    def make(self, values: list[Any]) -> Any:
-        return self.offset
 
 
 @dataclass(frozen=True)
@@ -83,13 +73,38 @@ class Method:
         return getattr(values[0], self.name)
 
 
-Form = Whole | Nothing | Lasti | Iter | Method
+@dataclass(frozen=True)
+class Handling:
+    """What was handled before an exception passes as that exception."""
+
+    width = 1
+
+    def make(self, values: list[Any]) -> Any:
+        return Handled(None, values[0])
+
+
+@dataclass(frozen=True)
+class Offset:
+    """Where an exception arose: the same in all calls."""
+
+    offset: int
+    width = 0
+
+    def make(self, values: list[Any]) -> Any:
+        return Origin(self.offset)
+
+
+Form = Whole | Nothing | Iter | Method | Handling | Offset
 
 
 def form_of(v: Any, iterators: tuple[type, ...]) -> tuple[Form, list[Any]]:
     """How a stack value passes, and the values that pass."""
     if v is NULL:
         return Nothing(), []
+    if type(v) is Handled:
+        return Handling(), [v.current]
+    if type(v) is Origin:
+        return Offset(v.offset), []
     if isinstance(v, types.BuiltinFunctionType) and not isinstance(v.__self__, types.ModuleType | type | None):
         return Method(v.__name__), [v.__self__]
     if not isinstance(v, iterators):
@@ -106,45 +121,89 @@ def form_of(v: Any, iterators: tuple[type, ...]) -> tuple[Form, list[Any]]:
 
 @dataclass(frozen=True)
 class Place:
-    """An instruction of a function; `slots`: the variables that hold values; `stack`: how the stack's values pass."""
+    """An instruction of a function; `slots`: the variables that hold values; `forms`: how their values, then the stack's, pass.
+
+    `then`: what the caller, if it has a place too, does with the result.
+    """
 
     code: types.CodeType
     at: int
     slots: tuple[int, ...]
-    stack: tuple[Form, ...]
+    forms: tuple[Form, ...]
+    then: str = ""
 
     @property
     def line(self) -> int:
         """The instruction's line in its file."""
         return Location.of_instruction(self.code, decode(self.code).instructions[self.at].offset).line
 
+    @property
+    def width(self) -> int:
+        """How many values pass."""
+        return sum(f.width for f in self.forms)
+
     def split(self, values: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
         """(all variables, the stack) from the values that were passed."""
-        names = decode(self.code).names
-        slots: list[Any] = [UNSET] * len(names)
-        for n, v in zip(self.slots, values):
-            slots[n] = v
-        rest, stack = list(values[len(self.slots) :]), []
-        for form in self.stack:
-            stack.append(form.make(rest[: form.width]))
+        rest, made = list(values), []
+        for form in self.forms:
+            made.append(form.make(rest[: form.width]))
             rest = rest[form.width :]
-        return slots, stack
+        slots: list[Any] = [UNSET] * len(decode(self.code).names)
+        for n, v in zip(self.slots, made):
+            slots[n] = v
+        return slots, made[len(self.slots) :]
 
     def native(self, globals_: dict[str, Any], values: tuple[Any, ...]) -> Any:
-        """Run the rest without the interpreter."""
+        """Run the rest of the function without the interpreter."""
         slots, stack = self.split(values)
-        code = tail(self)
-        cells = len(self.code.co_freevars)
-        closure = tuple(slots[len(slots) - cells :]) if cells else ()
-        function = types.FunctionType(
-            code, globals_, code.co_name, None, tuple(c if isinstance(c, types.CellType) else types.CellType() for c in closure)
-        )
-        passed = [slots[n] for n in self.slots]
-        passed += [v for v, form in zip(stack, self.stack) if not isinstance(form, Nothing | Lasti)]
-        if code.co_nlocals:
-            return function(passed)
-        function.__code__ = code.replace(co_consts=(*code.co_consts[:-1], passed))
-        return function()
+        return _run(self, globals_, slots, stack)
+
+    def native_on(
+        self, globals_: dict[str, Any], values: tuple[Any, ...], callee: Place, result: Any, error: BaseException | None
+    ) -> Any:
+        """As `native`, from behind the current instruction, with the result of the function that it called."""
+        slots, stack = self.split(values)
+        if error is None:
+            stack = [*stack, result] if callee.then == PUSH else stack
+            at = self.at + 1
+        else:
+            handler = decode(self.code).handler(self.at)
+            if handler is None:
+                raise error
+            origin = [Origin(decode(self.code).instructions[self.at].offset)] if handler.lasti else []
+            stack, at = [*stack[: handler.depth], *origin, error], handler.target
+        forms = (*self.forms[: len(self.slots)], *[form_of(v, ())[0] for v in stack])
+        return _run(Place(self.code, at, self.slots, forms), globals_, slots, stack)
+
+
+def run_natively(places: tuple[Place, ...], tables: tuple[dict[str, Any], ...], values: tuple[Any, ...]) -> Any:
+    """The rest of functions that called one another, the innermost first, without the interpreter."""
+    result, error = None, None
+    for n, (place, globals_) in enumerate(zip(places, tables, strict=True)):
+        own, values = values[: place.width], values[place.width :]
+        try:
+            result = place.native_on(globals_, own, places[n - 1], result, error) if n else place.native(globals_, own)
+            error = None
+        except BaseException as e:
+            error = e
+    if error is not None:
+        raise error
+    return result
+
+
+def _run(place: Place, globals_: dict[str, Any], slots: list[Any], stack: list[Any]) -> Any:
+    code = tail(place)
+    cells = len(place.code.co_freevars)
+    closure = tuple(slots[len(slots) - cells :]) if cells else ()
+    function = types.FunctionType(
+        code, globals_, code.co_name, None, tuple(c if isinstance(c, types.CellType) else types.CellType() for c in closure)
+    )
+    passed = [slots[n] for n in place.slots]
+    passed += [v.current if type(v) is Handled else v for v in stack if v is not NULL and type(v) is not Origin]
+    if code.co_nlocals:
+        return function(passed)
+    function.__code__ = code.replace(co_consts=(*code.co_consts[:-1], passed))
+    return function()
 
 
 _TAILS: dict[Place, types.CodeType] = {}
@@ -163,26 +222,27 @@ def _make_tail(place: Place) -> types.CodeType:
     code = place.code
     if code.co_flags & 0x2A0:
         raise Break("rebuild", f"the rest of {code.co_name}")
-    first = len(code.co_consts)
-    passed = [n for n, f in enumerate(place.stack) if not isinstance(f, Nothing | Lasti)]
-    lasti = [f.offset for f in place.stack if isinstance(f, Lasti)]
-    count = len(place.slots) + len(passed)
-    held = assemble("LOAD_FAST", 0) if code.co_nlocals else assemble("LOAD_CONST", first + count + len(lasti))
+    first, stack = len(code.co_consts), place.forms[len(place.slots) :]
+    count = len(place.slots) + sum(not isinstance(f, Nothing | Offset) for f in stack)
+    origins = [f.offset for f in stack if isinstance(f, Offset)]
+    held = assemble("LOAD_FAST", 0) if code.co_nlocals else assemble("LOAD_CONST", first + count + len(origins))
 
     def value(n: int) -> bytes:
         return held + assemble("LOAD_CONST", first + n) + assemble("BINARY_SUBSCR")
 
     pieces = [assemble("RESUME", 0)]
     at, offsets = len(place.slots), first + count
-    for form in place.stack:
+    for form in stack:
         if isinstance(form, Nothing):
             pieces.append(assemble("PUSH_NULL"))
-        elif isinstance(form, Lasti):
+        elif isinstance(form, Offset):
             pieces.append(assemble("LOAD_CONST", offsets))
             offsets += 1
         else:
             pieces.append(value(at))
             at += 1
+        if isinstance(form, Handling):
+            pieces += [assemble("PUSH_EXC_INFO"), assemble("POP_TOP")]
     for n, slot in sorted(enumerate(place.slots), key=lambda pair: -pair[1]):  # the variable that holds them last
         pieces += [value(n), assemble("STORE_FAST", slot)]
     if code.co_nlocals and 0 not in place.slots:
@@ -200,8 +260,8 @@ def _make_tail(place: Place) -> types.CodeType:
         co_exceptiontable=encode_exceptions([(s + n, e + n, t + n, d, l) for s, e, t, d, l in exception_table(code)]),
         co_linetable=no_lines(n) + code.co_linetable, co_argcount=int(code.co_nlocals > 0),
         co_posonlyargcount=0, co_kwonlyargcount=0, co_flags=code.co_flags & ~0x0C,
-        co_consts=(*code.co_consts, *range(count), *((n + o) // 2 for o in lasti), None),
-        co_stacksize=code.co_stacksize + len(place.stack) + 4,
+        co_consts=(*code.co_consts, *range(count), *((n + o) // 2 for o in origins), None),
+        co_stacksize=code.co_stacksize + len(place.forms) + 4,
     )  # fmt: skip
 
 

@@ -30,16 +30,16 @@ def capture_call(
     """Interpret `fn(*args, **kwargs)` up to the stop-th instruction of its own (-1: to its end). Raises Break, UserError."""
     kwnames = tuple(kwargs)
 
-    def start(cx: Capture) -> Frame:
+    def start(cx: Capture) -> list[Frame]:
         values = [read_argument(cx.outside, v, i, i) for i, v in enumerate(args)]
         named = {k: read_argument(cx.outside, kwargs[k], len(args) + i, k) for i, k in enumerate(kwnames)}
         function, first = _function(cx, fn)
         if function is None:
-            return Frame(cx, decode(_invoke.__code__), _invoke.__globals__, [fn, tuple(values), named], 0)
+            return [Frame(cx, decode(_invoke.__code__), _invoke.__globals__, [fn, tuple(values), named], 0)]
         if function.__code__.co_flags & 0x2A0:
             raise Break("coroutine", function.__qualname__)
         slots = cx.bind(function, [*first, *values], named)
-        return Frame(cx, decode(function.__code__), function.__globals__, slots, 0)
+        return [Frame(cx, decode(function.__code__), function.__globals__, slots, 0)]
 
     return Capture(len(args), kwnames, stop, freeze, varying).run(start)
 

@@ -22,13 +22,15 @@ from ..graph.recorder import ArgSource
 from . import control, eager_backward, glue, recompiles
 from .breaks import Break, error_of
 from .capture import Capture, Captured, Finished, UserError, finish
-from .frames import RETURN, Frame
+from .frames import RETURN, Frame, Handled
 from .guards import GuardTable
 from .opcodes import decode
 from .outside import Outside
 from .rebuild import Rebuild
-from .resume import Place
+from .resume import Place, run_natively
 from .trust import is_standard_code, runs_as_is
+
+MOST_POINTS = 8  # places at which a capture is ended in turn, until the state there can be made anew
 
 
 class Nothing:
@@ -64,7 +66,7 @@ class Program:
     on_backward: Callable[[], None]
     seconds: dict[str, float]
     breaks: dict[tuple[str, int], Break] = field(default_factory=dict)  # by file and line
-    rests: dict[tuple[Place, bool], Rest] = field(default_factory=dict)
+    rests: dict[Any, Rest] = field(default_factory=dict)
     compiles: int = 0
     varying: set[str] = field(default_factory=set)  # names of ints that changed from call to call
     native_tails: int = 0  # calls of pieces that ran without being compiled
@@ -87,10 +89,11 @@ class Program:
             self.breaks[at] = b
             log.breaks.write(f"{self.name}: {b}")
 
-    def rest(self, place: Place, globals_: dict[str, Any], wanted: bool) -> Rest:
-        found = self.rests.get((place, wanted))
+    def rest(self, places: tuple[Place, ...], tables: tuple[dict[str, Any], ...], wanted: bool) -> Rest:
+        key = places, tuple(map(id, tables)), wanted
+        found = self.rests.get(key)
         if found is None:
-            found = self.rests[place, wanted] = Rest(self, place, globals_, wanted)
+            found = self.rests[key] = Rest(self, places, tables, wanted)
         return found
 
     def route(self, f: Any) -> Any:
@@ -118,12 +121,12 @@ class Program:
 
 
 class Rest(native.Dispatcher):
-    """The rest of a function after a graph break, compiled at its first call."""
+    """The rest of a function, and of those that called it, after a graph break: compiled at its first call."""
 
-    def __init__(self, program: Program, place: Place, globals_: dict[str, Any], wanted: bool) -> None:
+    def __init__(self, program: Program, places: tuple[Place, ...], tables: tuple[dict[str, Any], ...], wanted: bool) -> None:
         self.program = program
-        self.place = place
-        self.globals = globals_
+        self.places = places
+        self.tables = tables
         self.wanted = wanted
         self.failures = 0
         self.miss = self._miss
@@ -156,7 +159,7 @@ class Rest(native.Dispatcher):
 
     def _keeps_from_compiling(self, args: tuple[Any, ...]) -> bool:
         """Whether the stance, or the limit, has the call run in eager. Raises RecompileError where the stance says so."""
-        name = f"the rest of {self.program.name}, from line {self.place.line},"
+        name = f"the rest of {self.program.name}, from line {self.places[0].line},"
         if control.stance() != "default":
             if control.stance() == "fail_on_recompile":
                 raise recompiles.error(name, "the stance is fail_on_recompile", self.entries, args, {})
@@ -169,24 +172,40 @@ class Rest(native.Dispatcher):
     def _native(self, args: tuple[Any, ...]) -> Any:
         self.program.native_tails += 1
         self.last = None
-        return self.place.native(self.globals, args)
+        return run_natively(self.places, self.tables, args)
 
     def _capture(self, args: tuple[Any, ...], stop: int, varying: frozenset[str]) -> Captured:
-        def start(cx: Capture) -> Frame:
-            values = tuple(read_argument(cx.outside, v, i, i) for i, v in enumerate(args))
-            code = decode(self.place.code)
-            for n in self.place.slots[: len(values)]:
-                cell = values[self.place.slots.index(n)]
-                if isinstance(cell, types.CellType):
-                    cx.outside.known[id(cell)].name = code.names[n]
-            for v in values:
-                cx.outside.expand(v) if any(f.width > 1 for f in self.place.stack) else None
-            slots, stack = self.place.split(values)
-            frame = Frame(cx, code, self.globals, slots, 0)
-            frame.stack, frame.at = stack, self.place.at
-            return frame
+        def start(cx: Capture) -> list[Frame]:
+            values = [read_argument(cx.outside, v, i, i) for i, v in enumerate(args)]
+            frames: list[Frame] = []
+            depth = len(self.places)
+            for place, globals_ in zip(self.places, self.tables, strict=True):
+                depth -= 1
+                frames.append(_frame(cx, place, globals_, tuple(values[: place.width]), depth))
+                del values[: place.width]
+            for frame in reversed(frames):
+                for v in frame.stack:
+                    if type(v) is Handled:
+                        v.previous, cx.handling[-1] = cx.handling[-1], v.current
+            return frames
 
         return Capture(len(args), (), stop, self.program.options.freeze, varying).run(start)
+
+
+def _frame(cx: Capture, place: Place, globals_: dict[str, Any], values: tuple[Any, ...], depth: int) -> Frame:
+    """A frame as it stood at its place."""
+    code, at = decode(place.code), 0
+    for number, form in zip((*place.slots, *[-1] * len(place.forms)), place.forms):
+        for v in values[at : at + form.width]:
+            if type(v) is types.CellType and number >= 0:
+                cx.outside.known[id(v)].name = code.names[number]
+            if form.width > 1:
+                cx.outside.expand(v)
+        at += form.width
+    slots, stack = place.split(values)
+    frame = Frame(cx, code, globals_, slots, depth, place.then)
+    frame.stack, frame.at = stack, place.at
+    return frame
 
 
 def read_argument(outside: Outside, value: Any, slot: int, key: int | str) -> Any:
@@ -201,8 +220,7 @@ def compile_entry(program: Program, capture: Callable[[int], Captured]) -> nativ
     """
     stages = log.Stages()
     with stages.stage("record"):
-        captured, why = _captured(program, capture)
-        piece = _Piece(program, captured, why)
+        piece = _piece(program, capture)
     entry = piece.entry(stages)
     program.compiles += 1
     for stage, seconds in stages.seconds.items():
@@ -210,19 +228,24 @@ def compile_entry(program: Program, capture: Callable[[int], Captured]) -> nativ
     return entry
 
 
-def _captured(program: Program, capture: Callable[[int], Captured]) -> tuple[Captured, Break | None]:
-    """A capture to the end, or to where the graph breaks."""
+def _piece(program: Program, capture: Callable[[int], Captured]) -> _Piece:
+    """A capture to the end; or to where the graph breaks; or, where that state cannot be made anew, to a call before it."""
     try:
-        return capture(-1), None
+        return _Piece(program, capture(-1), None)
     except Break as b:
         if b.reason == "import":
             raise UserError(b, b.at) from None
-        if program.fullgraph:
-            raise error_of(b) from None
-        if b.count < 0:
-            raise
-        program.note(b)
-        return capture(b.count), b
+        why = b
+    if program.fullgraph:
+        raise error_of(why) from None
+    program.note(why)
+    failure = why
+    for count in why.points[:MOST_POINTS]:
+        try:
+            return _Piece(program, capture(count), why)
+        except Break as b:
+            failure = b
+    raise failure
 
 
 class _Piece:
@@ -237,12 +260,13 @@ class _Piece:
         if kind == RETURN:
             self.ending = [f"return {self.rebuild.expression(value)}"]
         else:
-            self.ending = glue.break_lines(program, captured.frame, self.rebuild, why)
+            self.ending = glue.break_lines(program, captured.frames, self.rebuild, why)
         self.effects = self._effect_lines()
         for made in cx.outside.computed.values():
             self.rebuild.expression(made)
         self.finished: Finished = finish(cx.recorder, self.rebuild.tensors)
-        self.line = captured.frame.location() if kind != RETURN else None
+        self.line = captured.frames[0].location() if kind != RETURN else None
+        self.table, self.inputs = self._rows()
 
     def _effect_lines(self) -> list[str]:
         r = self.rebuild
@@ -267,7 +291,7 @@ class _Piece:
 
     def entry(self, stages: log.Stages) -> native.Entry:
         f, cx = self.finished, self.captured.cx
-        table, inputs = self._rows()
+        table = self.table
         computes = bool(f.graph.outputs or f.graph.effects)
         executable = self.program.build(f.graph, self.program.options, stages) if computes else Nothing()
         with stages.stage("guards"):
@@ -291,7 +315,7 @@ class _Piece:
                 forward = executable.forward().run
                 run = lambda tensors: forward(*tensors)  # noqa: E731
             written = [e.index for e in f.graph.effects]
-            return _entry(table, None, self._glue(run, len(cx.recorder.nodes), inputs), held, written)
+            return _entry(table, None, self._glue(run, len(cx.recorder.nodes), self.inputs), held, written)
 
     def _rows(self) -> tuple[GuardTable, list[int]]:
         cx = self.captured.cx
