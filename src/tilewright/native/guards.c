@@ -100,7 +100,7 @@ static Py_ssize_t row_length(int op) {
 
 static int row_init(tw_row *r, PyObject *spec, Py_ssize_t slots, Py_ssize_t inputs, char *bound, Py_ssize_t symbols) {
     /* ("const", object) | ("get", slot, key) | ("item", slot, i) | ("cell", slot)
-     * | ("dict", slot): an instance's __dict__ | ("attr", slot, name): an attribute that the object itself keeps alive (a __slots__ member)
+     * | ("dict", slot[, type]): an instance's __dict__, and exactly its type | ("attr", slot, name): an attribute that the object itself keeps alive (a __slots__ member)
      * | ("type", slot, type) | ("is", slot, object) | ("same", slot, other slot) | ("differ", slot, other slot) | ("eq", slot, object)
      * | ("len", slot, n) | ("tensor", slot, meta) | ("state", callable, argument | None, expected) | ("absent", slot, key)
      * | ("keys", slot, tuple): a dict's keys in their order | ("code", slot, code): a function's | ("pass", slot, input): hand the object
@@ -117,7 +117,7 @@ static int row_init(tw_row *r, PyObject *spec, Py_ssize_t slots, Py_ssize_t inpu
         r->a = Py_NewRef(PyTuple_GET_ITEM(spec, 1));
         return 0;
     }
-    if (PyTuple_GET_SIZE(spec) != row_length(r->op)) {
+    if (PyTuple_GET_SIZE(spec) != row_length(r->op) && !(r->op == TW_DICT && PyTuple_GET_SIZE(spec) == 3)) {
         PyErr_Format(PyExc_ValueError, "guard row of the wrong length: %R", spec);
         return -1;
     }
@@ -148,7 +148,7 @@ static int row_init(tw_row *r, PyObject *spec, Py_ssize_t slots, Py_ssize_t inpu
         if ((r->op == TW_SAME || r->op == TW_DIFFER) && (r->n < 0 || r->n >= slots)) PyErr_Format(PyExc_ValueError, "guard row reads slot %zd of %zd: %R", r->n, slots, spec);
         return PyErr_Occurred() ? -1 : 0;
     }
-    if (r->op == TW_CELL || r->op == TW_DICT) return 0;
+    if (r->op == TW_CELL || (r->op == TW_DICT && PyTuple_GET_SIZE(spec) == 2)) return 0;
     if (r->op == TW_TENSOR) return (r->meta = meta_new(last, inputs)) ? 0 : -1;
     if (r->op >= TW_INT_SYMBOL) return size_row_init(r, spec, bound, symbols);
     r->a = Py_NewRef(last);
@@ -392,7 +392,7 @@ __attribute__((always_inline)) static inline int row_holds(tw_row *r, PyObject *
         if (!holds && PyErr_Occurred()) return -1;
         break;
     case TW_ITEM: holds = (slot[r->fills] = item(o, r->n)) != NULL; break;
-    case TW_DICT: holds = (slot[r->fills] = kept(o, NULL)) != NULL; break;
+    case TW_DICT: holds = (!r->a || (PyObject *)Py_TYPE(o) == r->a) && (slot[r->fills] = kept(o, NULL)) != NULL; break;
     case TW_ATTR: holds = (slot[r->fills] = kept(o, r->a)) != NULL; break;
     case TW_CELL: holds = PyCell_Check(o) && (slot[r->fills] = PyCell_GET(o)) != NULL; break;
     case TW_TYPE: holds = (PyObject *)Py_TYPE(o) == r->a; break;

@@ -151,6 +151,9 @@ def _native_attribute(cx: Capture, o: Any, name: str) -> Any:
     """Of an object without Python code: methods, and data of what nobody outside can change."""
     if type(o) in (types.FunctionType, types.MethodType) and name not in ("__self__", "__func__"):
         return _function_attribute(cx, o, name)
+    own, known = attributes_of(o), cx.outside.known.get(id(o))
+    if own is not None and known is not None and name in own and look_up(type(o), name) is MISSING:
+        return cx.outside.attribute(known, own, name)
     value = getattr(o, name)
     if isinstance(o, BaseException) and id(o) in cx.outside.known and not callable(value):
         return cx.outside.member(cx.outside.known[id(o)], value, name)

@@ -131,7 +131,7 @@ def _call_module(cx: Capture, module: nn.Module, args: list[Any], kwargs: dict[s
     compiled = getattr(cls, "_tilewright", None)
     if compiled is not None:
         return call(cx, compiled.__get__(module, cls).fn, args, kwargs, then)
-    if cls.__call__ is not nn.Module.__call__:
+    if cx.class_lookup(cls, "__call__") is not nn.Module.__call__:
         return call(cx, access.get_attribute(cx, module, "__call__"), args, kwargs, then)
     return call_plainly(cx, module, args, kwargs, then)
 

@@ -161,7 +161,8 @@ class Outside:
 
     def dict_slot(self, known: Known) -> int:
         if known.dict_slot < 0:
-            known.dict_slot = self.rows.derive("dict", known.slot, why=f"{known.name} has no attributes")
+            why = f"{known.name} is of another class, or has no attributes"
+            known.dict_slot = self.rows.derive("dict", known.slot, type(known.value), why=why)
         return known.dict_slot
 
     def attribute(self, known: Known, attributes: dict[str, Any], name: str) -> Any:

@@ -53,7 +53,7 @@ def _function(cx: Capture, fn: Any) -> tuple[types.FunctionType | None, list[Any
     cx.outside.constant(fn, "module" if isinstance(fn, nn.Module) else getattr(fn, "__name__", "the callable"))
     if isinstance(fn, nn.Module):
         name = "__call__"
-        if type(fn).__call__ is nn.Module.__call__:
+        if cx.class_lookup(type(fn), "__call__") is nn.Module.__call__:
             name = "_call_impl" if calls.has_hooks(cx, fn) else "forward"
         fn = access.get_attribute(cx, fn, name)
     elif (
