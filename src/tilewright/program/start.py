@@ -62,8 +62,7 @@ def _function(cx: Capture, fn: Any) -> tuple[types.FunctionType | None, list[Any
     ):
         fn = access.get_attribute(cx, fn, "__call__")
     if type(fn) is types.MethodType:
-        if not isinstance(fn.__self__, nn.Module):
-            cx.outside.constant(fn.__self__, "self")
+        cx.outside.constant(fn.__self__, "module" if isinstance(fn.__self__, nn.Module) else "self")
         if type(fn.__func__) is types.FunctionType:
             return fn.__func__, [fn.__self__]
     return (fn, []) if type(fn) is types.FunctionType else (None, [])
