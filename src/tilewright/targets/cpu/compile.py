@@ -11,6 +11,7 @@ import collections
 import itertools
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...base import config, errors
@@ -46,10 +47,37 @@ _CLOSING: collections.deque[int] = collections.deque()
 
 def _unload() -> None:
     while _CLOSING:
-        _KEPT.pop(_CLOSING.popleft(), None)
+        kept = _KEPT.pop(_CLOSING.popleft(), None)
+        if kept is not None:
+            kept.tracker.close()
+            kept.linker.images -= 1
+            kept.linker.close_if_done()
 
 
-_KEPT: dict[int, tuple[Image, object]] = {}
+@dataclass
+class _Linker:
+    """LLVM's linker, which keeps some memory of every library that it ever linked: it makes way for a new one now and then,
+    and is freed with the last of its images."""
+
+    jit: Any
+    linked: int = 0
+    images: int = 0
+
+    def close_if_done(self) -> None:
+        if self.linked >= LIBRARIES and not self.images:
+            self.jit.close()
+
+
+@dataclass(frozen=True)
+class _Kept:
+    image: Image
+    tracker: Any
+    linker: _Linker
+
+
+LIBRARIES = 64
+"""Linked by one linker."""
+_KEPT: dict[int, _Kept] = {}
 
 
 def compile_module(text: str, isa: Isa) -> bytes:
@@ -82,7 +110,7 @@ def load(objects: Sequence[bytes], symbols: Sequence[str], imports: Mapping[str,
 
     with _LOCK:
         _unload()
-        jit = _jit()
+        linker = _linker()
         builder = binding.JITLibraryBuilder()
         for data in objects:
             builder.add_object_img(data)
@@ -91,12 +119,15 @@ def load(objects: Sequence[bytes], symbols: Sequence[str], imports: Mapping[str,
             builder.import_symbol(name, address)
         for name in symbols:
             builder.export_symbol(name)
+        linker.linked += 1
         try:
-            tracker = builder.link(jit, f"tilewright{next(_NUMBERS)}")
+            tracker = builder.link(linker.jit, f"tilewright{next(_NUMBERS)}")
         except RuntimeError as e:
+            linker.close_if_done()
             raise errors.CompileError(reason=str(e)) from e
+        linker.images += 1
         image = Image({name: tracker[name] for name in symbols})
-        _KEPT[id(image)] = (image, tracker)
+        _KEPT[id(image)] = _Kept(image, tracker, linker)
         return image
 
 
@@ -142,15 +173,16 @@ def _machine(isa: Isa) -> llvm.TargetMachine:
     return _MACHINES[key]
 
 
-_JIT: list[Any] = []
+_LINKERS: list[_Linker] = []
 
 
-def _jit() -> Any:
-    """The one linker. JITLink puts an object's sections side by side, as the small code model wants."""
+def _linker() -> _Linker:
+    """The linker in use. JITLink puts an object's sections side by side, as the small code model wants."""
     from llvmlite import binding
 
-    if not _JIT:
+    if not _LINKERS:
         binding.initialize_native_target()
         binding.initialize_native_asmprinter()
-        _JIT.append(binding.create_lljit_compiler(use_jit_link=True))
-    return _JIT[0]
+    if not _LINKERS or _LINKERS[0].linked >= LIBRARIES:
+        _LINKERS[:] = [_Linker(binding.create_lljit_compiler(use_jit_link=True))]
+    return _LINKERS[0]
