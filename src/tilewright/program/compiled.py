@@ -83,6 +83,10 @@ class _Counts:
     eager_backwards: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
 
+    def count_backward(self) -> None:
+        """Held by results that carry gradients, so it must not lead to the compiled function."""
+        self.eager_backwards += 1
+
 
 Held = units.Held
 
@@ -116,7 +120,7 @@ class CompiledFunction(native.Dispatcher):
             self._refused: dict[Any, str] = {}
             self.program = units.Program(
                 _name(fn), build, options, fullgraph, lambda f: CompiledFunction(f, build, options, fullgraph),
-                self._count_backward, self._counts.seconds,
+                self._counts.count_backward, self._counts.seconds,
             )  # fmt: skip
             self.entries, self.last = (), None
 
@@ -266,10 +270,6 @@ class CompiledFunction(native.Dispatcher):
             return units.compile_entry(self.program, capture)
         except Break as b:
             raise error_of(b) from None
-
-    def _count_backward(self) -> None:
-        self._counts.eager_backwards += 1
-
 
 class _CompiledModule:
     """Mixed into a module's own class: the compiled module is the module, sharing its `__dict__`; only calls differ.

@@ -56,11 +56,14 @@ class Frame:
     `began`: the instructions that all frames had executed when this one's current instruction began.
     """
 
-    __slots__ = ("at", "began", "cells", "code", "cx", "depth", "globals", "kw", "namespace", "parent", "slots", "stack", "then")
+    __slots__ = (
+        "at", "began", "cells", "code", "code_object", "cx", "depth", "globals", "kw", "namespace", "parent", "slots", "stack",
+        "then",
+    )  # fmt: skip
 
     def __init__(self, cx: Capture, code: Code, globals_: dict[str, Any], slots: list[Any], depth: int, then: str = "") -> None:
         self.cx = cx
-        self.code = code
+        self.code, self.code_object = code, code.code  # which `code` does not keep alive
         self.globals = globals_
         self.slots = slots
         self.depth = depth

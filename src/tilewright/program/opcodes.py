@@ -10,9 +10,12 @@ from __future__ import annotations
 import dis
 import functools
 import sys
+import weakref
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
+
+from ..base.weak import remembered
 
 VERSION = sys.version_info[:2]
 
@@ -64,12 +67,20 @@ class Handler:
 
 @dataclass(frozen=True)
 class Code:
-    code: CodeType
+    """`reference`: the code object, which this must not keep alive: who runs it does."""
+
+    reference: weakref.ref[CodeType]
     instructions: list[Instruction]
     index: dict[int, int]
     handlers: tuple[Handler, ...]
     names: tuple[str, ...]  # localsplus: locals, cells, free variables
     cells: int  # the first free variable's number
+
+    @property
+    def code(self) -> CodeType:
+        code = self.reference()
+        assert code is not None, "the code object is gone"
+        return code
 
     def handler(self, at: int) -> Handler | None:
         """The innermost handler of an instruction."""
@@ -79,7 +90,7 @@ class Code:
         return None
 
 
-@functools.lru_cache(maxsize=4096)
+@remembered
 def decode(code: CodeType) -> Code:
     names = slot_names(code)
     raw = code.co_code
@@ -110,7 +121,7 @@ def decode(code: CodeType) -> Code:
     handlers = tuple(
         Handler(index[s], index.get(e, len(found)), index[t], depth, lasti) for s, e, t, depth, lasti in exception_table(code)
     )
-    return Code(code, found, index, handlers, names, len(names) - len(code.co_freevars))
+    return Code(weakref.ref(code), found, index, handlers, names, len(names) - len(code.co_freevars))
 
 
 def slot_names(code: CodeType) -> tuple[str, ...]:

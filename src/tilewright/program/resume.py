@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..base.errors import Location
+from ..base.weak import remembered
 from .breaks import Break
 from .frames import PUSH, Handled, Origin
 from .opcodes import NULL, UNSET, assemble, decode, encode_exceptions, exception_table, no_lines
@@ -206,16 +207,19 @@ def _run(place: Place, globals_: dict[str, Any], slots: list[Any], stack: list[A
     return function()
 
 
-_TAILS: dict[Place, types.CodeType] = {}
+@remembered
+def _tails(code: types.CodeType) -> dict[Any, types.CodeType]:
+    """The rests of a function that were made, by where they begin."""
+    return {}
 
 
 def tail(place: Place) -> types.CodeType:
     """The rest as a code object of one argument, the list of values; where the function has no variable that could hold it, of
     none, and the list belongs in the place of the last constant. Raises Break for generators."""
-    found = _TAILS.get(place)
-    if found is None:
-        found = _TAILS[place] = _make_tail(place)
-    return found
+    made, key = _tails(place.code), (place.at, place.slots, place.stack)
+    if key not in made:
+        made[key] = _make_tail(place)
+    return made[key]
 
 
 def _make_tail(place: Place) -> types.CodeType:

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from ..base.weak import remembered
+
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STDLIB = os.path.abspath(sysconfig.get_paths()["stdlib"]) + os.sep
@@ -64,7 +66,7 @@ def skips_guard(value: Any) -> bool:
     return isinstance(value, types.ModuleType | types.FunctionType | types.BuiltinFunctionType | type)
 
 
-@functools.lru_cache(maxsize=8192)
+@remembered
 def runs_as_is(code: types.CodeType, module: str) -> bool:
     """Whether a Python function is called, not interpreted: torch's own, and some of the standard library."""
     name = code.co_filename
@@ -94,13 +96,13 @@ def changes_torch(f: Any) -> bool:
 _HEAP, _IMMUTABLE = 1 << 9, 1 << 8
 
 
-@functools.lru_cache(maxsize=8192)
+@remembered
 def is_python_class(cls: type) -> bool:
     """A class made by a class statement."""
     return bool(cls.__flags__ & _HEAP) and not cls.__flags__ & _IMMUTABLE and "__module__" in cls.__dict__
 
 
-@functools.lru_cache(maxsize=8192)
+@remembered
 def _opaque_type(cls: type) -> bool:
     if issubclass(cls, _random.Random):
         return True

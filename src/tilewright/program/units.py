@@ -86,7 +86,7 @@ class Program:
     def note(self, b: Break) -> None:
         at = (b.at.file, b.at.line) if b.at is not None else ("", 0)
         if at not in self.breaks:
-            self.breaks[at] = b
+            self.breaks[at] = Break(b.reason, b.what, b.at)  # the one raised holds the frames of all its callers
             log.breaks.write(f"{self.name}: {b}")
 
     def rest(self, places: tuple[Place, ...], tables: tuple[dict[str, Any], ...], wanted: bool) -> Rest:
