@@ -216,7 +216,7 @@ def _tails(code: types.CodeType) -> dict[Any, types.CodeType]:
 def tail(place: Place) -> types.CodeType:
     """The rest as a code object of one argument, the list of values; where the function has no variable that could hold it, of
     none, and the list belongs in the place of the last constant. Raises Break for generators."""
-    made, key = _tails(place.code), (place.at, place.slots, place.stack)
+    made, key = _tails(place.code), (place.at, place.slots, place.forms, place.then)
     if key not in made:
         made[key] = _make_tail(place)
     return made[key]
