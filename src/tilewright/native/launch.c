@@ -70,7 +70,8 @@ typedef struct {
     int kind; /* 0: new memory; 1: view of an input; 2: view of an output; 3: the input object itself */
     Py_ssize_t of;
     PyObject *shape, *strides, *last; /* last: dtype for new memory, offset for a view */
-    Py_ssize_t rank; /* where `tw_plan` gives shape, strides and offset, else -1 */
+    Py_ssize_t rank;   /* where `tw_plan` gives shape, strides and offset, else -1 */
+    int64_t *planned;  /* what it gave last: shape, strides and last are made of that; or NULL */
 } output;
 
 typedef struct {
@@ -202,6 +203,8 @@ static int entry_clear(entry *e) {
         Py_CLEAR(e->output[i].shape);
         Py_CLEAR(e->output[i].strides);
         Py_CLEAR(e->output[i].last);
+        PyMem_Free(e->output[i].planned);
+        e->output[i].planned = NULL;
     }
     e->outputs = 0;
     Py_CLEAR(e->rebuild);
@@ -392,17 +395,37 @@ static PyObject *numbers(const int64_t *values, Py_ssize_t n) {
     return tuple;
 }
 
+/* Takes over what `tw_plan` found of an output, unless the call before had the same. */
+static int output_plan(output *o, const int64_t *planned) {
+    size_t bytes = (size_t)(2 * o->rank + 1) * sizeof *planned;
+    if (o->planned && !memcmp(o->planned, planned, bytes)) return 0;
+    PyObject *shape = numbers(planned, o->rank), *strides = numbers(planned + o->rank, o->rank);
+    PyObject *last = o->kind ? PyLong_FromLongLong(planned[2 * o->rank]) : Py_NewRef(o->last);
+    if (!shape || !strides || !last || (!o->planned && !(o->planned = PyMem_Malloc(bytes)))) {
+        Py_XDECREF(shape);
+        Py_XDECREF(strides);
+        Py_XDECREF(last);
+        return PyErr_NoMemory(), -1;
+    }
+    Py_SETREF(o->shape, shape);
+    Py_SETREF(o->strides, strides);
+    Py_SETREF(o->last, last);
+    memcpy(o->planned, planned, bytes);
+    return 0;
+}
+
 /* `*planned` is where `tw_plan` wrote of this output, if it did. */
-static PyObject *output_make(const output *o, const tw_found *found, PyObject *made, const int64_t **planned) {
+static PyObject *output_make(output *o, const tw_found *found, PyObject *made, const int64_t **planned) {
     if (o->kind == 3) return Py_NewRef(found->tensor[o->of]);
-    if (o->rank < 0) return tensor_make(o, found, made, o->shape, o->strides, o->last);
-    PyObject *shape = numbers(*planned, o->rank), *strides = numbers(*planned + o->rank, o->rank);
-    PyObject *last = o->kind ? PyLong_FromLongLong((*planned)[2 * o->rank]) : Py_NewRef(o->last);
-    PyObject *tensor = shape && strides && last ? tensor_make(o, found, made, shape, strides, last) : NULL;
-    *planned += 2 * o->rank + 1;
-    Py_XDECREF(shape);
-    Py_XDECREF(strides);
-    Py_XDECREF(last);
+    if (o->rank >= 0) {
+        if (output_plan(o, *planned)) return NULL;
+        *planned += 2 * o->rank + 1;
+    }
+    PyObject *shape = Py_NewRef(o->shape), *strides = Py_NewRef(o->strides), *last = Py_NewRef(o->last); /* another call may replace them */
+    PyObject *tensor = tensor_make(o, found, made, shape, strides, last);
+    Py_DECREF(shape);
+    Py_DECREF(strides);
+    Py_DECREF(last);
     return tensor;
 }
 
