@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import numpy as np
@@ -241,6 +242,13 @@ def test_masked_above_in_parallel() -> None:
     body = ir.Parallel((I,), (const(12),), ir.Store(OUT8, (I,), A8[I + 4]))
     run_kernel(kernel([A8, OUT8], body, "out"), [x, y])
     np.testing.assert_array_equal(y, [5, 6, 7, 8, 0, 0, 0, 0])
+
+
+def test_fault_out_of_bounds_in_a_bounded_kernel() -> None:
+    body = ir.Parallel((I,), (const(12),), ir.Store(OUT8, (I,), A8[I]))
+    bounded = dataclasses.replace(kernel([A8, OUT8], body, "out"), bounded=True)
+    with pytest.raises(SimulationFault, match="index 11 of dimension 0 is outside its extent 8"):
+        run_kernel(bounded, [np.ones(8, np.float32), np.ones(8, np.float32)])
 
 
 def test_fault_out_of_bounds_in_serial_code() -> None:

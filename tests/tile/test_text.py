@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -93,6 +94,8 @@ def test_golden() -> None:
 
 def test_round_trip() -> None:
     assert parse_kernel(GOLDEN) == golden()
+    bounded = dataclasses.replace(golden(), bounded=True)
+    assert parse_kernel(kernel_text(bounded)) == bounded
     assert parse_kernels(GOLDEN + "\n# a comment\n" + GOLDEN.replace("matmul", "again"))[1].name == "again"
 
 

@@ -16,7 +16,8 @@ targets or instructions; a target decides what a shared buffer, a fragment or a 
     Expr   = base.scalar's, and Load(buffer, index)
 
 The grid is a loop nest whose blocks are independent and may run on any thread. A value read from a `global` buffer
-outside its shape, in Copy, Gemm or Parallel, is masked (zero) above the upper bound; below zero it is a fault.
+outside its shape, in Copy, Gemm or Parallel, is masked (zero) above the upper bound; below zero it is a fault. In a
+bounded kernel it is a fault in Parallel, too.
 """
 
 from __future__ import annotations
@@ -300,7 +301,8 @@ class Sync(Stmt):
 @dataclass(frozen=True)
 class Kernel:
     """One launch. `params` are global buffers, in the order of the launch's arguments; those in `outputs` (by name) are
-    written. `scalars` are run-time integers (symbolic sizes). `cost` is the schedule's estimate of one-thread time in
+    written. `scalars` are run-time integers (symbolic sizes). `bounded`: the producer vouches that outside of Copy and Gemm
+    no element beyond its buffer is named, so that nothing need be masked. `cost` is the schedule's estimate of one-thread time in
     nanoseconds, by which a launcher decides how many threads are worth waking."""
 
     name: str
@@ -310,6 +312,7 @@ class Kernel:
     outputs: tuple[str, ...]
     scalars: tuple[Var, ...] = ()
     cost: float = 0.0
+    bounded: bool = False
 
 
 def statements(s: Stmt) -> Iterator[Stmt]:

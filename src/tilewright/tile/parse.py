@@ -174,6 +174,9 @@ class _Reader:
             line = self.line()
             line.take()
             scalars.append(self.variable(line))
+        bounded = self.starts("bounded")
+        if bounded:
+            self.line().take()
         cost = 0.0
         if self.starts("cost"):
             line = self.line()
@@ -185,7 +188,7 @@ class _Reader:
             line.take()
             grid = self.ranges(line, "")
         body = self.body(indent)
-        return Kernel(name, tuple(params), tuple(grid), body, tuple(outputs), tuple(scalars), cost)
+        return Kernel(name, tuple(params), tuple(grid), body, tuple(outputs), tuple(scalars), cost, bounded)
 
     def variable(self, line: _Line) -> Var:
         """`name` or `name: type`, put into scope."""

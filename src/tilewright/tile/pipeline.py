@@ -288,10 +288,14 @@ class _Lowering:
     # --- kernels ---
 
     def _sized(self, kernel: Kernel) -> Kernel:
-        """The kernel with the symbols that occur in it as its scalars; equal ones are one object."""
-        if self.symbols:
-            used = variables(kernel)
-            kernel = dataclasses.replace(kernel, scalars=tuple([v for v in self.symbols if v in used]))
+        """The kernel with the symbols that occur in it as its scalars; equal ones are one object.
+
+        That it is bounded is worth saying only where sizes are unknown: else a target sees it.
+        """
+        used = variables(kernel) if self.symbols else set()
+        scalars = tuple([v for v in self.symbols if v in used])
+        if scalars or kernel.bounded:
+            kernel = dataclasses.replace(kernel, scalars=scalars, bounded=kernel.bounded and bool(scalars))
         return self.kernels.setdefault(kernel, kernel)
 
     def _started(self, kernel: Kernel, args: tuple[Arg, ...]) -> Launch:

@@ -363,7 +363,7 @@ class _Run:
         frame's shape.
         """
         if masked is None:
-            masked = frame.parallel
+            masked = frame.parallel and not self.kernel.bounded
         masked = masked and bound.buffer.scope is Scope.GLOBAL
         keep: Array | None = None
         for d, (i, n) in enumerate(zip(index, bound.shape, strict=True)):

@@ -44,6 +44,8 @@ def kernel_text(kernel: Kernel) -> str:
     if kernel.outputs != tuple(p.name for p in kernel.params if p.name in kernel.outputs):
         lines.append(f"{INDENT}outputs {', '.join(kernel.outputs)}")
     lines += [f"{INDENT}scalar {_declared(v)}" for v in kernel.scalars]
+    if kernel.bounded:
+        lines.append(f"{INDENT}bounded")
     if kernel.cost:
         lines.append(f"{INDENT}cost {float(kernel.cost)!r}")
     if kernel.grid:

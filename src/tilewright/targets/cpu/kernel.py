@@ -38,6 +38,7 @@ def emit_kernel(kernel: Kernel, symbol: str, module: llvm.Module, isa: Isa) -> K
     kernel = moves.as_bits(kernel)
     f = llvm.Function(module, symbol, ["ptr noalias %args", "i64 %lo", "i64 %hi", "ptr noalias %scratch"])
     ctx = Context(f, isa, kernel.scalars)
+    ctx.in_bounds = kernel.bounded
     for k, buffer in enumerate(kernel.params):
         ctx.pointers[buffer] = f.let(f"load ptr, ptr {f.at('%args', k, 'ptr')}, align 8", "a")
     for k, v in enumerate(kernel.scalars):

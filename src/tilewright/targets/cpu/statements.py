@@ -66,7 +66,7 @@ def emit(ctx: Context, s: Stmt) -> None:
             _copy(ctx, s)
         case Fill(dst, value):
             variables, index = _walk(dst)
-            vector.parallel(ctx, Parallel(variables, dst.shape, Store(dst.buffer, index, value)))
+            _masked(ctx, Parallel(variables, dst.shape, Store(dst.buffer, index, value)))
         case Gemm():
             _gemm(ctx, s)
         case Scan():
@@ -124,7 +124,14 @@ def _copy(ctx: Context, s: Copy) -> None:
     variables, index = _walk(s.dst)
     source = (*variables[:-2], variables[-1], variables[-2]) if s.transpose else variables
     store = Store(s.dst.buffer, index, Load(s.src.buffer, _at(s.src, source)))
-    vector.parallel(ctx, Parallel(variables, s.dst.shape, store))
+    _masked(ctx, Parallel(variables, s.dst.shape, store))
+
+
+def _masked(ctx: Context, s: Parallel) -> None:
+    """A nest that may name elements beyond its buffers, whatever holds for others of the kernel."""
+    trusted, ctx.in_bounds = ctx.in_bounds, False
+    vector.parallel(ctx, s)
+    ctx.in_bounds = trusted
 
 
 def _gemm(ctx: Context, s: Gemm) -> None:

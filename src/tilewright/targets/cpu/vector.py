@@ -298,7 +298,8 @@ def collapsed(ctx: Context, axes: list[Axis], lane: Axis, body: Stmt, also: Sequ
     if not isinstance(lane.extent, int) or not others or not _only_indexes(ctx, [a.var for a in axes], body):
         return axes, lane
     all_accesses = accesses(body)
-    if not all(ctx.facts.is_below(i, n) for b, index in all_accesses for i, n in zip(index, b.shape, strict=True)):
+    pairs = [(i, n) for b, index in all_accesses for i, n in zip(index, b.shape, strict=True)]
+    if not ctx.in_bounds and not all(ctx.facts.is_below(i, n) for i, n in pairs):
         return axes, lane
     forms = [*also, *(ctx.facts.address(buffer, index) for buffer, index in all_accesses)]
     extent = lane.extent

@@ -41,9 +41,11 @@ class Draft:
     name: str
     params: Params = field(default_factory=Params)
 
-    def finish(self, grid: Sequence[tuple[Var, Expr]], body: Stmt, cost: float) -> Lowered:
+    def finish(self, grid: Sequence[tuple[Var, Expr]], body: Stmt, cost: float, bounded: bool = False) -> Lowered:
+        """`bounded`: outside of Copy and Gemm the body names only elements that the emitter gave it."""
         params: tuple[Buffer, ...] = tuple(self.params.buffers)
-        kernel = Kernel(self.name, params, tuple(grid), body, tuple(self.params.outputs), cost=round(cost))
+        bounded = bounded and self.params.bounded
+        kernel = Kernel(self.name, params, tuple(grid), body, tuple(self.params.outputs), (), round(cost), bounded)
         return Lowered(kernel, tuple(self.params.bindings))
 
 

@@ -62,6 +62,7 @@ class Params:
     bindings: list[Binding] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     known: dict[tuple[object, ...], Buffer] = field(default_factory=dict)
+    bounded: bool = True  # no index that the emitter made lies outside its parameter
 
     def get(
         self,
@@ -270,7 +271,9 @@ class Emitter:
 
     def _kept_within(self, e: Expr, size: Size) -> Affine:
         """An index of any value as an atom in [0, size), or zero where that is empty."""
-        last = dims.maximum(size - 1, 0)
+        last = size - 1 if provably_le(1, size) else dims.maximum(size - 1, 0)
+        if not provably_le(1, size):
+            self.params.bounded = False
         e = scalar.minimum(scalar.maximum(e, 0), to_expr(last))
         if isinstance(e, scalar.Const):
             return Affine((), int(e.value))

@@ -121,7 +121,7 @@ class _Pointwise:
             cycles = self._seen(domain, box).cycles
             moved = elements * sum(_bytes(s) for s in stores)
             cost += elementwise_ns(machine, elements, cycles, moved)
-        return draft.finish(first.grid, block(*bodies), cost)
+        return draft.finish(first.grid, block(*bodies), cost, bounded=True)
 
     def _turned(self, domain: Domain, runs: list[Run], box: Box) -> int | None:
         """A run that some access is contiguous along, but not along the last run, where the results are."""

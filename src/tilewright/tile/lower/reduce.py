@@ -238,7 +238,7 @@ class _Writer:
         group = self.rows.group
         elements = self.rows.context.hints.product(group.shape)
         moved = elements * 4 * (1 + sum(self.plan.level[t] == "full" for t in self.rows.context.targets if t in self.plan.level))
-        return self.draft.finish(self.grid, body, elementwise_ns(self.machine, elements, self.work, moved))
+        return self.draft.finish(self.grid, body, elementwise_ns(self.machine, elements, self.work, moved), bounded=True)
 
     def _again(self, width: Expr) -> Stmt:
         """The same body for a narrower last block, in the same buffers."""

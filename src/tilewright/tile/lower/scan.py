@@ -58,5 +58,5 @@ def lower_scan(group: Group, context: Context) -> list[Lowered]:
         Parallel((i,), (length,), Store(target, at, result[i])),
     )
     cost = elementwise_ns(context.machine, elements, expression_cycles(value) + 4 * context.machine.lanes, 8 * elements)
-    return [draft.finish(grid, Alloc(source, Alloc(result, body)), cost)]
+    return [draft.finish(grid, Alloc(source, Alloc(result, body)), cost, bounded=True)]
 
