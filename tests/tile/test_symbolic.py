@@ -5,12 +5,32 @@ from __future__ import annotations
 import pytest
 
 from graph.symbolic_graphs import SYMBOLIC
+from tile.lower_cases import MACHINE
 from tile.symbolic_cases import SIZES, check_sizes, random_symbolic
+from tilewright.base.scalar import const, var
+from tilewright.graph.text import parse_graph
 
 
 @pytest.mark.parametrize("name", [name for name in SYMBOLIC if name not in ("linear", "attention")])
 def test_every_size(name: str) -> None:
     check_sizes(SYMBOLIC[name])
+
+
+def test_large_reductions_in_parts() -> None:
+    graph = parse_graph("""
+dim s0 >= 2 = 4096
+dim s1 >= 2 = 600
+%0 = input(index=0, name="x", kind=user) : f32[s0, s1], strides=({s1}, 1)
+%1 = sum(%0, dims=(0, 1), keepdim=False) : f32[]
+%2 = amax(%0, dims=(0, 1), keepdim=True) : f32[1, 1]
+%3 = gt(%0, %2) : b1[s0, s1]
+%4 = any(%3, dims=(0, 1), keepdim=False) : b1[]
+return %1, strides=()
+return %2, strides=(1, 1)
+return %4, strides=()
+""")
+    program = check_sizes(graph, ((2, 3), (15, 7), (16, 2), (200, 5)))
+    assert sum(k.grid == ((var("r0"), const(8 * MACHINE.threads)),) for k in program.kernels()) == 2  # sum and amax are one
 
 
 @pytest.mark.parametrize("first", range(0, 40, 20))

@@ -41,7 +41,8 @@ def print_graph(graph: Graph) -> str:
     order = canonical_order(graph)
     number = {n: i for i, n in enumerate(order)}
     symbols = {s.name: s for s in _symbols(graph, order)}
-    lines = [_symbol_line(symbols.pop(name, None) or Symbol(name, None, None, 1), hint) for name, hint in graph.hints]
+    hinted = [(symbols.pop(name) if name in symbols else Symbol(name, None, None, 1), hint) for name, hint in graph.hints]
+    lines = [_symbol_line(*pair) for pair in hinted]
     lines += [_symbol_line(s, None) for s in symbols.values()]
     strides = dict(zip(graph.inputs, graph.strides, strict=True))
     for n in order:

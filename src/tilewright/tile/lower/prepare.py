@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from ...base.dims import divides, provably_lt, quotient
+from ...base.dims import divides, quotient
 from ...graph.ir import Family, Graph, Node, rewrite_nodes, users
 from ...graph.ops.contract import MATMUL
-from ...graph.ops.pointwise import FULL
+from ...graph.ops.pointwise import ADD, BITAND, BITOR, FULL, MAXIMUM, MINIMUM, MUL
 from ...graph.ops.reduce import ReduceAttrs
-from ...graph.ops.view import RESHAPE
+from ...graph.ops.view import RESHAPE, SLICE
 from ...graph.passes.composites import expand_composites
 from ...graph.passes.folded import fixed_nodes
 from ..hints import Hints
@@ -25,6 +25,7 @@ from .space import shape_of
 SPLIT_ELEMENTS = 1 << 16
 """A reduction to fewer results than twice the threads, over more elements than this, is worth several blocks."""
 
+_COMBINED = {"sum": ADD, "prod": MUL, "amax": MAXIMUM, "amin": MINIMUM, "any": BITOR, "all": BITAND}
 _EMPTY = {"sum": 0, "prod": 1, "any": False, "all": True}
 
 
@@ -66,24 +67,38 @@ def _reduction(n: Node, args: tuple[Node, ...], machine: Machine, hints: Hints) 
     rows = hints.product(s for i, s in enumerate(sizes) if i not in dims)
     if rows >= 2 * machine.threads or total < SPLIT_ELEMENTS:
         return None
-    return _in_two(n, x, dims, 8 * machine.threads)
+    return _in_two(n, x, dims, 8 * machine.threads, hints)
 
 
-def _in_two(n: Node, x: Node, dims: tuple[int, ...], parts: int) -> Node | None:
-    """The reduction over parts of one dimension, then over the parts; None where no dimension divides."""
+def _in_two(n: Node, x: Node, dims: tuple[int, ...], parts: int, hints: Hints) -> Node | None:
+    """The reduction over parts of one dimension, then over the parts; None where no dimension divides.
+
+    A symbolic dimension may leave a rest, fewer elements than there are parts, which is reduced by itself.
+    """
     sizes = shape_of(x)
     for d in dims:
         count = next((p for p in range(parts, 4 * parts) if divides(p, sizes[d])), None)
-        length = quotient(sizes[d], count) if count is not None else None
-        if count is None or length is None or provably_lt(length, 8):
-            continue
-        shape = (*sizes[:d], count, length, *sizes[d + 1 :])
-        inner = tuple(e + (e >= d) for e in dims)
-        first = n.op(RESHAPE(x, shape=shape), dims=inner)
-        at = sum(1 for e in range(d) if e not in dims)
-        second = n.op(first, dims=(at,))
-        return second if second.shape == n.shape else RESHAPE(second, shape=n.shape)
+        if count is not None and hints(sizes[d]) // count >= 8:
+            return _parts(n, x, dims, d, count)
+        if not isinstance(sizes[d], int) and hints(sizes[d]) // parts >= 8:
+            whole = sizes[d] // parts * parts
+            first = SLICE(x, dim=d, start=0, stop=whole, step=1)
+            rest = SLICE(x, dim=d, start=whole, stop=sizes[d], step=1)
+            last = n.op(rest, dims=dims, keepdim=len(n.shape) == len(sizes))
+            return _COMBINED[n.op.name](_parts(n, first, dims, d, parts), last)
     return None
+
+
+def _parts(n: Node, x: Node, dims: tuple[int, ...], d: int, count: int) -> Node:
+    """`count`, which divides dimension d, parts of it reduced, then these."""
+    sizes = shape_of(x)
+    length = quotient(sizes[d], count)
+    assert length is not None
+    inner = tuple(e + (e >= d) for e in dims)
+    first = n.op(RESHAPE(x, shape=(*sizes[:d], count, length, *sizes[d + 1 :])), dims=inner)
+    at = sum(1 for e in range(d) if e not in dims)
+    second = n.op(first, dims=(at,))
+    return second if second.shape == n.shape else RESHAPE(second, shape=n.shape)
 
 
 def _packed(n: Node, args: tuple[Node, ...], fixed: Collection[Node], machine: Machine, hints: Hints) -> Node | None:
