@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -167,11 +169,84 @@ def test_graph_breaks() -> None:
 
     report = tw.explain(tw.compile(broken), f32(64))
     assert len(report.breaks) == 1
-    assert "test_explain.py" in report.breaks[0]
+    assert "test_explain.py" in report.breaks[0].at
     assert any("exp" in k.members for k in report.kernels)
-    assert f"the graph ends, and another begins behind it: {report.breaks[0]}" in str(report)
+    assert "+ 1" not in report.breaks[0].line and "x.sum().item()" in report.breaks[0].line
+    assert f"Graph breaks\n  {report.breaks[0]}\n      print(x.sum().item())\n      hint: keep the decision" in str(report)
+    assert len(report.graphs) == 2 and report.graphs[0].operators == 2
+    assert sum(k.launches for k in report.kernels) >= 2
     with pytest.raises(ZeroDivisionError):
         tw.explain(tw.compile(lambda x: x / (1 // 0)), f32(2))
     nothing = tw.explain(tw.compile(lambda x: 3), f32(2))
     assert not nothing.kernels
     assert str(nothing)
+
+
+def test_it_prints_what_it_returns(capsys: pytest.CaptureFixture[str]) -> None:
+    report = tw.explain(lambda x: x.exp(), f32(8))
+    assert capsys.readouterr().out == f"{report}\n"
+    assert "graphs" in repr(report) and len(repr(report)) < 120
+
+
+def test_pieces_of_callees_and_loops_are_shown() -> None:
+    def callee(x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            return x * 2
+        return x * 3
+
+    def loop(x: torch.Tensor, log: list[int]) -> torch.Tensor:
+        for i in range(2):
+            x = callee(x.abs() + i)
+            log.append(i)
+        return x.cos()
+
+    x, log = f32(300, 300), [7]
+    before, state = x.clone(), torch.get_rng_state()
+    report = tw.explain(loop, x, log)
+    assert len(report.graphs) >= 3 and sum(g.kernels for g in report.graphs) == sum(k.launches for k in report.kernels)
+    assert torch.equal(x, before) and torch.equal(state, torch.get_rng_state()) and log == [7]
+    assert {"cos", "abs"} <= {m for k in report.kernels for m in k.members}
+    assert "Graphs\n" in str(report)
+    assert report.advice[0].startswith(f"The graph breaks at {report.breaks[0].at}")
+
+
+def test_recompiles_are_told_with_their_guard() -> None:
+    fast = tw.compile(lambda x, scale: x * scale, options={"recompile_limit": 3})
+    x = f32(300, 300)
+    for k in range(3):
+        fast(x, k + 0.5)
+    report = tw.explain(fast, x, 0.5)
+    assert [t for _, t in report.recompiles] == ["argument 1 is no longer 0.5", "argument 1 is no longer 1.5"]
+    assert "compiled 3 times, its limit" in report.advice[0] and "pass a number" in report.advice[0]
+    assert "Recompiles so far" in str(report)
+
+
+ADVICE = {
+    "small": (lambda x: x + 1, (f32(4),), {}, "Too small to gain much"),
+    "opaque": (lambda x: torch.special.i0(x) + 1, (f32(400, 400),), {}, "without a row run in eager.*aten.i0"),
+    "products": (lambda x: x @ x, (f32(256, 256),), {"options": {"library": False}}, "Matrix products and attention take"),
+    "mode": (lambda x: x.exp(), (f32(400, 400),), {"mode": "reduce-overhead"}, "changes nothing on a CPU"),
+    "search": (lambda x: x.exp(), (f32(400, 400),), {"mode": "max-autotune"}, "changes nothing yet"),
+    "nothing": (lambda x: x.exp() * 2, (f32(400, 400),), {}, "Nothing stands out. Most time goes to exp"),
+    "eager": (later, (f32(4),), {}, "Nothing is compiled: compile the functions"),
+}
+
+
+@pytest.mark.parametrize("name", list(ADVICE))
+def test_advice(name: str) -> None:
+    fn, args, asked, expected = ADVICE[name]
+    with torch.no_grad():
+        report = tw.explain(tw.compile(fn, **asked), *args)
+    assert any(re.match(f".*{expected}", a, re.DOTALL) for a in report.advice), report.advice
+    assert f"Advice\n  1. {report.advice[0]}" in str(report)
+
+
+def test_advice_on_gradients_comes_after_breaks() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x.exp()
+        if y.sum() > 0:
+            return y * 2
+        return y
+
+    report = tw.explain(f, f32(300, 300).requires_grad_())
+    assert ["breaks" in report.advice[0], "backward" in report.advice[1]] == [True, True]

@@ -47,11 +47,12 @@ class Nothing:
 
 @dataclass(frozen=True)
 class Held:
-    """What an entry keeps for statistics and texts."""
+    """What an entry keeps for statistics and texts. `gradients`: whether its results carry some."""
 
     executable: Any
     table: GuardTable
     glued: bool = False
+    gradients: bool = False
 
 
 @dataclass
@@ -72,9 +73,12 @@ class Program:
     native_tails: int = 0  # calls of pieces that ran without being compiled
     ran: list[Any] = field(default_factory=list)  # the pieces that the last call went through
     children: dict[Any, Any] = field(default_factory=dict)
+    recompiles: list[tuple[str, str]] = field(default_factory=list)  # (kind of guard, what changed), each time
 
     def learn(self, entries: tuple[native.Entry, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> frozenset[str]:
         """The names of ints known to vary: those for whose value an entry was refused."""
+        if found := recompiles.failures(entries[:1], args, kwargs):
+            self.recompiles.append(found[0])
         for entry in entries:
             failed, table = entry.check(*args, **kwargs), entry.data.table
             if failed is not None and 0 <= failed < len(table.rows):
@@ -300,7 +304,7 @@ class _Piece:
                 raise errors.RecordError(
                     what=self.program.name, reason="it returns or writes into a view of an input while gradients are recorded"
                 )
-            held = Held(executable, table, not self._simple)
+            held = Held(executable, table, not self._simple, gradients)
             run = None
             if gradients:
                 replay = cx.tape.replay([cx.recorder.known(t) for t in cx.recorder.tensors], f.holders, cx.recorder.known)  # type: ignore[misc]

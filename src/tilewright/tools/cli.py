@@ -67,13 +67,13 @@ def _explain(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     import torch
 
-    from .explain import explain
+    from .explain import report_on
     from .inputs import example, parse_type
 
     try:
         function, tensors = load(options.function), [example(parse_type(t)) for t in options.types]
         with torch.set_grad_enabled(options.grad):
-            print(explain(function, *tensors))
+            print(report_on(function, tuple(tensors), {}))
     except (errors.TilewrightError, OSError, ImportError) as e:
         print(f"error: {e}", file=sys.stderr)
         return 1

@@ -1,14 +1,14 @@
 """`tw.explain(fn, *args)`: what Tilewright makes of a call, as a report to read.
 
 In: a function or module (compiled or not) and the arguments of a call. Out: a `Report`, whose `str()` is the report. The function
-is recorded and compiled anew, past the disk cache; it is not run, and neither it nor what `tw.compile` made of it changes.
+is captured and compiled anew, past the disk cache; what `tw.compile` made of it does not change. It is run only where its graph
+breaks, on copies of the tensors it is given: what comes behind a break is known only then.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
@@ -17,19 +17,23 @@ from torch import nn
 from .. import driver
 from ..base import config, errors, log
 from ..executable import Executable
-from ..graph.ir import Graph, InputAttrs, InputKind, Node
+from ..graph import torch_private as private
+from ..graph.ir import INPUT, Graph, InputAttrs, Node
 from ..graph.ops.opaque import PURE, CallAttrs
 from ..graph.pipeline import optimise
 from ..program import torch_link
+from ..program.breaks import REASONS, Break
 from ..program.capture import UserError
-from ..program.compiled import CompiledFunction
+from ..program.compiled import CompiledFunction, Held
 from ..stages import Captured, Dump, Lowered
-from ..targets.plan import blocks, make_plan
+from ..targets.plan import Plan, blocks, make_plan
 from ..targets.target import target_named
 from ..tile.fuse import Group, Partition
 from ..tile.pipeline import lower
 from ..tile.program import Call, Launch, Step
+from .advice import advice
 from .boundaries import boundaries
+from .report_text import render
 
 T = TypeVar("T")
 
@@ -87,137 +91,253 @@ class CallLine:
 
 
 @dataclass(frozen=True)
+class GraphLine:
+    """One graph of several: where it begins, and its size. `cost_ns` is the estimated one-thread time."""
+
+    name: str
+    operators: int
+    kernels: int
+    calls: int
+    guards: int
+    cost_ns: int
+
+
+@dataclass(frozen=True)
+class BreakLine:
+    """Where and why a graph ends before the function does. `line` is the user's, `reason` a row of the break table."""
+
+    reason: str
+    text: str
+    at: str
+    line: str
+    hint: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, repr=False)
 class Report:
     """What `explain` found. `fallback`, where it is not "", says why the whole call runs in eager; the rest is then empty.
 
-    `breaks`: where and why the graph ends before the function does. The report is then of the graph before the first of them.
-    `cost_ns` is the estimated one-thread time of a call. `seconds`: compile time by stage, with an empty cache. Memory is in
-    bytes: `arena_bytes` the peak of temporaries, `packed_bytes` packed and folded weights beside the originals.
+    `graphs`: in the order in which they were compiled; other fields are of all of them. `recompiles`: (kind of guard, what
+    changed) for each time that the function had been compiled again before. `cost_ns` is the estimated one-thread time of a
+    call. `seconds`: compile time by stage, with an empty cache. Memory is in bytes: `arena_bytes` the peak of temporaries,
+    `packed_bytes` packed and folded weights beside the originals. `advice` begins with what promises most.
     """
 
     name: str
     fallback: str = ""
+    graphs: tuple[GraphLine, ...] = ()
     inputs: tuple[InputLine, ...] = ()
     guards: tuple[str, ...] = ()
     kernels: tuple[KernelLine, ...] = ()
     boundaries: tuple[BoundaryLine, ...] = ()
     calls: tuple[CallLine, ...] = ()
-    breaks: tuple[str, ...] = ()
+    breaks: tuple[BreakLine, ...] = ()
+    recompiles: tuple[tuple[str, str], ...] = ()
     eager_backward: bool = False
     cost_ns: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     arena_bytes: int = 0
     packed_bytes: int = 0
+    advice: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return "\n".join(_render(self))
+        return "\n".join(render(self))
+
+    def __repr__(self) -> str:
+        return f"<report on {self.name}: {len(self.graphs)} graphs, {len(self.breaks)} graph breaks>"
 
 
 def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Report:
-    """What a call `fn(*args, **kwargs)` assumes, which kernels it becomes and why, and what runs in eager.
+    """Print and return what a call `fn(*args, **kwargs)` assumes, which kernels it becomes and why, what runs in eager.
 
     `fn` may be what `tw.compile` returned; its options then apply. Raises NotCallable, and what `fn` itself raises.
     """
-    function, options = _unwrapped(fn)
+    report = report_on(fn, args, kwargs)
+    print(report)
+    return report
+
+
+def report_on(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Report:
+    """As `explain`, without printing."""
+    function, options, recompiles = _unwrapped(fn)
     torch_link.connect()
     seen = _Build()
     name = type(function).__name__ if isinstance(function, nn.Module) else getattr(function, "__qualname__", repr(function))
     compiled = CompiledFunction(function, seen, options, fullgraph=False)
     try:
-        entry = compiled.new_entry(args, kwargs)
+        pieces = _pieces(compiled, args, kwargs)
     except UserError as e:
         raise e.error from None
     except errors.TilewrightError as e:
-        return Report(name, fallback=str(e))
-    table = entry.data.table
-    tests = [why for row, why in zip(table.rows, table.reasons, strict=True) if row[0] not in _LOOKUPS]
-    breaks = tuple(map(str, compiled.program.breaks.values()))
-    return seen.report(name, tests, breaks) if seen.groups else Report(name, guards=tuple(tests), breaks=breaks)
+        report = Report(name, fallback=str(e), recompiles=recompiles)
+    else:
+        report = seen.report(name, pieces, tuple(map(_break, _all(compiled, lambda c: c.program.breaks.values()))))
+        seconds: dict[str, float] = {}
+        for stage, spent in _all(compiled, lambda c: c.program.seconds.items()):
+            seconds[stage] = seconds.get(stage, 0.0) + spent
+        report = replace(report, recompiles=recompiles, seconds=seconds)
+    return replace(report, advice=tuple(advice(report, options)))
 
 
-def _unwrapped(fn: Any) -> tuple[Any, config.Options]:
+def _pieces(compiled: CompiledFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
+    """What is compiled for the call, piece by piece: (where it begins, what its entry holds)."""
+    entry = compiled.new_entry(args, kwargs)
+    if not compiled.program.breaks:
+        return [("", entry.data)]
+    before = torch.get_rng_state()
+    compiled(*_copied(args), **_copied(kwargs))
+    torch.set_rng_state(before)
+    pieces = [(compiled.program.name, e.data) for e in compiled.entries]
+    return pieces + list(_all(compiled, _rests))
+
+
+def _rests(compiled: CompiledFunction) -> Iterable[tuple[str, Any]]:
+    for rest in compiled.program.rests.values():
+        yield from ((f"{compiled.program.name}, from line {rest.places[0].line}", e.data) for e in rest.entries)
+    for child in _children(compiled):
+        yield from ((child.program.name, e.data) for e in child.entries)
+
+
+def _children(compiled: CompiledFunction) -> list[CompiledFunction]:
+    return list({id(c): c for c in compiled.program.children.values()}.values())
+
+
+def _all(compiled: CompiledFunction, what: Callable[[CompiledFunction], Iterable[T]]) -> Iterable[T]:
+    """`what` of the function and of those that it calls at breaks."""
+    todo, done = [compiled], set()
+    while todo:
+        c = todo.pop(0)
+        if id(c) not in done:
+            done.add(id(c))
+            yield from what(c)
+            todo += _children(c)
+
+
+def _copied(values: Any) -> Any:
+    """Containers of the arguments with copies of their tensors, a tensor that occurs twice as one."""
+    leaves, tree = private.tree_flatten(values)
+    plain = [v for v in leaves if type(v) is torch.Tensor]
+    copies: dict[int, Any] = {id(v): v.detach().clone().requires_grad_(v.requires_grad) for v in plain}
+    return private.tree_unflatten([copies.get(id(v), v) for v in leaves], tree)
+
+
+def _break(b: Break) -> BreakLine:
+    line = b.at.source_line() if b.at is not None else ""
+    return BreakLine(b.reason, str(b), str(b.at or "an unknown place"), line, REASONS[b.reason].hint)
+
+
+def _unwrapped(fn: Any) -> tuple[Any, config.Options, tuple[tuple[str, str], ...]]:
+    """The function, its options, and why it was compiled again so far."""
     inner = getattr(fn, "_tilewright", fn)
     if isinstance(inner, CompiledFunction):
-        return inner.fn, inner.options
+        return inner.fn, inner.options, tuple(_all(inner, lambda c: c.program.recompiles))
     if not callable(fn):
         raise errors.NotCallable(function="tilewright.explain", got=f"{type(fn).__name__} {fn!r}"[:100])
-    return fn, config.Options()
+    return fn, config.Options.parse(None), ()
 
 
-class _Executable(Executable):
-    """Notes whether it will be called below autograd."""
+@dataclass
+class _Built:
+    """What every stage made of one graph."""
 
-    below_autograd = False
+    captured: Captured
+    groups: list[tuple[Group, Sequence[Step]]] = field(default_factory=list)
+    parts: Partition | None = None
+    lowered: Any = None
 
-    def forward(self) -> Any:
-        self.below_autograd = True
-        return super().forward()
+    def watch(self, parts: Partition, group: Group, steps: Sequence[Step]) -> None:
+        self.parts = parts
+        self.groups.append((group, steps))
+
+    @property
+    def plan(self) -> Plan:
+        return self.lowered.plan
+
+    @property
+    def cost(self) -> float:
+        return sum(s.kernel.cost for s in self.plan.program.steps if isinstance(s, Launch))
+
+    def edges(self) -> Iterable[tuple[str, str, str, str]]:
+        """Boundaries between kernels: producer, consumer, value, reason."""
+        if self.parts is not None:
+            names = {g: _group_name(g, steps) for g, steps in self.groups}
+            for b in boundaries(self.parts, [g for g, _ in self.groups]):
+                yield names.get(b.producer, b.producer.kind), names[b.consumer], _type(b.value), b.reason
 
 
 class _Build:
-    """`driver.build` without the cache, keeping what every stage made."""
+    """`driver.build` without the cache, keeping what every stage made of each graph."""
 
     def __init__(self) -> None:
-        self.groups: list[tuple[Group, Sequence[Step]]] = []
-        self.parts: Partition | None = None
+        self.graphs: dict[Executable, _Built] = {}
 
-    def __call__(self, graph: Graph, options: config.Options, stages: log.Stages) -> _Executable:
-        self.captured, self.stages, dump = Captured(graph), stages, Dump(None)
+    def __call__(self, graph: Graph, options: config.Options, stages: log.Stages) -> Executable:
+        built, dump = _Built(Captured(graph)), Dump(None)
         target = target_named(f"cpu:{options.cpu}" if options.cpu else "cpu")
         with stages.stage("optimise"):
             optimised = optimise(graph)
         with stages.stage("lower"):
-            program = lower(optimised, target.machine(torch.get_num_threads()), options, self._watch)
+            program = lower(optimised, target.machine(torch.get_num_threads()), options, built.watch)
         with stages.stage("plan"):
-            self.lowered = Lowered(optimised, make_plan(program, optimised))
-        compiled = driver.assemble(self.lowered, target, stages, dump)
+            built.lowered = Lowered(optimised, make_plan(program, optimised))
+        compiled = driver.assemble(built.lowered, target, stages, dump)
         with stages.stage("load"):
-            self.executable = _Executable(compiled.recipe, compiled.object_file, lambda level: "")
-        return self.executable
+            executable = Executable(compiled.recipe, compiled.object_file, lambda level: "")
+        self.graphs[executable] = built
+        return executable
 
-    def _watch(self, parts: Partition, group: Group, steps: Sequence[Step]) -> None:
-        self.parts = parts
-        self.groups.append((group, steps))
-
-    def report(self, name: str, guards: Sequence[str], breaks: tuple[str, ...]) -> Report:
-        """The report of what was built. Called after `__call__`."""
-        plan = self.lowered.plan
-        cost = sum(s.kernel.cost for s in plan.program.steps if isinstance(s, Launch))
-        edges = []
-        if self.parts is not None:
-            names = {g: _group_name(g, steps) for g, steps in self.groups}
-            for b in boundaries(self.parts, [g for g, _ in self.groups]):
-                edges.append((names.get(b.producer, b.producer.kind), names[b.consumer], _type(b.value), b.reason))
+    def report(self, name: str, pieces: Sequence[tuple[str, Held]], breaks: tuple[BreakLine, ...]) -> Report:
+        """The report on the pieces, each built by a call before."""
+        tables = [[why for row, why in zip(h.table.rows, h.table.reasons) if row[0] not in _LOOKUPS] for _, h in pieces]
+        built = [self.graphs.get(h.executable) for _, h in pieces]
+        graphs = [b for b in built if b is not None]
+        cost = sum(b.cost for b in graphs)
+        nodes = [n for b in graphs for n in _calls(b.plan.program.steps)]
+        inputs = [line for b in graphs for line in map(_input, b.captured.graph.inputs, b.captured.graph.strides)]
+        edges = _counted([e for b in graphs for e in b.edges()])
         return Report(
             name,
-            inputs=tuple(map(_input, self.captured.graph.inputs, self.captured.graph.strides)),
-            guards=tuple(dict.fromkeys(guards)),
-            kernels=tuple(self._kernels(cost)),
-            boundaries=tuple(BoundaryLine(*edge, count) for edge, count in _counted(edges)),
-            calls=tuple(CallLine(op, count, why) for (op, why), count in _counted(map(_call, _calls(plan.program.steps)))),
+            graphs=tuple(_graph_line(where, b, len(t)) for (where, _), b, t in zip(pieces, built, tables)),
+            inputs=tuple(dict.fromkeys(inputs)),
+            guards=tuple(dict.fromkeys(t for table in tables for t in table)),
+            kernels=tuple(k for b in graphs for k in _kernels(b, cost)),
+            boundaries=tuple(BoundaryLine(*edge, count) for edge, count in edges),
+            calls=tuple(CallLine(op, count, why) for (op, why), count in _counted(map(_call, nodes))),
             breaks=breaks,
-            eager_backward=self.executable.below_autograd,
+            eager_backward=any(h.gradients for _, h in pieces),
             cost_ns=round(cost),
-            seconds=dict(self.stages.seconds),
-            arena_bytes=self.executable.arena_bytes,
-            packed_bytes=self.executable.packed_bytes,
+            arena_bytes=max((h.executable.arena_bytes for _, h in pieces), default=0),
+            packed_bytes=sum(h.executable.packed_bytes for _, h in pieces),
         )
 
-    def _kernels(self, cost: float) -> Iterable[KernelLine]:
-        """A line for each distinct kernel with the same members, in order of first launch, folded ones first."""
-        lines: dict[Any, list[Any]] = {}
-        folded = set(map(id, self.lowered.plan.program.folded))
-        for group, steps in self.groups:
-            for step in steps:
-                if isinstance(step, Launch):
-                    key = (step.kernel, id(step) in folded)
-                    lines.setdefault(key, [group, step, 0])[2] += 1
-        for (kernel, is_folded), (group, step, count) in sorted(lines.items(), key=lambda item: not item[0][1]):
-            share = 0.0 if is_folded or not cost else kernel.cost * count / cost
-            members, again = tuple(m.op.name for m in group.members), tuple(n.op.name for n in group.inlined)
-            if kernel.name == "copy":  # of the group's operand, or of a result to where the caller wants it
-                members, again = ("copy",), ()
-            yield KernelLine(kernel.name, group.kind, count, blocks(step), share, members, again, is_folded)
+
+def _graph_line(where: str, built: _Built | None, guards: int) -> GraphLine:
+    if built is None:
+        return GraphLine(where, 0, 0, 0, guards, 0)
+    steps = built.plan.program.steps
+    launches = sum(isinstance(s, Launch) for s in steps)
+    operators = sum(n.op is not INPUT for n in built.captured.graph.nodes())
+    return GraphLine(where, operators, launches, len(_calls(steps)), guards, round(built.cost))
+
+
+def _kernels(built: _Built, cost: float) -> Iterable[KernelLine]:
+    """A line for each distinct kernel with the same members, in order of first launch, folded ones first."""
+    lines: dict[Any, list[Any]] = {}
+    folded = set(map(id, built.plan.program.folded))
+    for group, steps in built.groups:
+        for step in steps:
+            if isinstance(step, Launch):
+                key = (step.kernel, id(step) in folded)
+                lines.setdefault(key, [group, step, 0])[2] += 1
+    for (kernel, is_folded), (group, step, count) in sorted(lines.items(), key=lambda item: not item[0][1]):
+        share = 0.0 if is_folded or not cost else kernel.cost * count / cost
+        members, again = tuple(m.op.name for m in group.members), tuple(n.op.name for n in group.inlined)
+        if kernel.name == "copy":  # of the group's operand, or of a result to where the caller wants it
+            members, again = ("copy",), ()
+        yield KernelLine(kernel.name, group.kind, count, blocks(step), share, members, again, is_folded)
 
 
 def _group_name(group: Group, steps: Sequence[Step]) -> str:
@@ -253,136 +373,3 @@ def _counted(items: Iterable[T]) -> list[tuple[T, int]]:
     for item in items:
         counts[item] = counts.get(item, 0) + 1
     return list(counts.items())
-
-
-# --- text -------------------------------------------------------------------------------------------------------------
-
-MOST_LINES = 40
-"""Lines of one section; what is left out is counted."""
-
-
-def _render(r: Report) -> Iterable[str]:
-    if r.fallback:
-        yield f"{r.name}: runs in eager"
-        yield ""
-        yield from ("  " + line for line in r.fallback.splitlines())
-        return
-    launches = sum(k.launches for k in r.kernels if not k.folded)
-    calls = sum(c.count for c in r.calls)
-    yield f"{r.name}: {_plural(launches, 'kernel launch', 'kernel launches')}, {_plural(calls, 'eager call')}"
-    for title, lines in (
-        ("Inputs", _input_lines(r)),
-        (f"Guards ({len(r.guards)}): compiled anew where", _guard_lines(r)),
-        (f"Kernels (shares of {_time(r.cost_ns)}, the estimate for one thread)", _kernel_lines(r)),
-        ("Not fused, because", _boundary_lines(r)),
-        ("Eager", _eager_lines(r)),
-        ("Compile time", [", ".join(f"{stage} {1e3 * s:.1f} ms" for stage, s in r.seconds.items())]),
-        ("Memory", [f"arena {_bytes(r.arena_bytes)}, packed and folded weights {_bytes(r.packed_bytes)}"]),
-    ):
-        if lines:
-            yield ""
-            yield title
-            yield from ("  " + line for line in lines[:MOST_LINES])
-            if len(lines) > MOST_LINES:
-                yield f"  ... and {len(lines) - MOST_LINES} more"
-
-
-def _input_lines(r: Report) -> list[str]:
-    lines = [f"argument {i.name}: {i.type}, strides {i.strides}" for i in r.inputs if i.kind == InputKind.USER.value]
-    for kind, one in ((InputKind.PARAMETER, "parameter or buffer"), (InputKind.CONSTANT, "constant")):
-        found = [i for i in r.inputs if i.kind == kind.value]
-        if found:
-            count = _plural(len(found), one, "parameters and buffers" if kind is InputKind.PARAMETER else "constants")
-            names = ", ".join(f"{i.name} {i.type}" for i in found[:4]) + (", ..." if len(found) > 4 else "")
-            lines.append(f"{count}, {_bytes(sum(i.bytes for i in found))}: {names}")
-    return lines
-
-
-def _guard_lines(r: Report) -> list[str]:
-    """Those on arguments and Python values one by one; of modes, the module tree and its tensors, only how many."""
-    inner = {i.name for i in r.inputs if i.kind == InputKind.PARAMETER.value}
-    kinds: dict[str, list[str]] = {"modes": [], "module": [], "tensors": [], "code": [], "": []}
-    for g in r.guards:
-        if g.startswith("torch's "):
-            kinds["modes"].append(g)
-        elif g.split(":")[0].removeprefix("module.") in inner:
-            kinds["tensors"].append(g)
-        elif g.startswith(("the class ", "the code of ")) or "__defaults__" in g or "__kwdefaults__" in g:
-            kinds["code"].append(g)
-        else:
-            kinds["module" if g.startswith(("module", "hooks of")) else ""].append(g)
-    lines = kinds[""]
-    if kinds["modes"]:
-        names = ", ".join(g.removeprefix("torch's ").split(" is ")[0] for g in kinds["modes"])
-        lines.append(f"a mode of torch changed: {names}")
-    if kinds["module"]:
-        lines.append(f"the module tree changed: {len(kinds['module'])} flags, attributes, children and hooks")
-    if kinds["code"]:
-        lines.append(f"a class or function was edited: {len(kinds['code'])} of them")
-    if kinds["tensors"]:
-        lines.append(f"metadata of a parameter or buffer changed: {len(kinds['tensors'])} of them")
-    return lines
-
-
-def _kernel_lines(r: Report) -> list[str]:
-    return [line for k in r.kernels for line in _kernel_line(k)]
-
-
-def _kernel_line(k: KernelLine) -> Iterable[str]:
-    share = "once" if k.folded else f"{100 * k.share:.0f} %"
-    times = f" × {k.launches}" if k.launches > 1 else ""
-    yield f"{share:>5}  {k.name}{times}  ({k.kind}, {_plural(k.blocks, 'block')})"
-    text = ", ".join(_runs(k.members))
-    if k.again:
-        text += f"; computed here again: {', '.join(_runs(k.again))}"
-    yield f"       {text}"
-
-
-def _runs(names: Sequence[str]) -> list[str]:
-    """The names, repetitions in a row as one."""
-    found: list[list[Any]] = []
-    for n in names:
-        if found and found[-1][0] == n:
-            found[-1][1] += 1
-        else:
-            found.append([n, 1])
-    return [n if count == 1 else f"{n} × {count}" for n, count in found]
-
-
-def _boundary_lines(r: Report) -> list[str]:
-    """By reason: the pairs that it keeps apart."""
-    lines: list[str] = []
-    for why in dict.fromkeys(b.reason for b in r.boundaries):
-        lines.append(why + ":")
-        pairs: dict[tuple[str, str], int] = {}
-        for b in r.boundaries:
-            if b.reason == why:
-                pairs[b.producer, b.consumer] = pairs.get((b.producer, b.consumer), 0) + b.count
-        shown = list(pairs.items())[:4]
-        lines += [f"    {p} → {c}" + (f" × {count}" if count > 1 else "") for (p, c), count in shown]
-        if len(pairs) > 4:
-            lines.append(f"    ... and {len(pairs) - 4} other pairs")
-    return lines
-
-
-def _eager_lines(r: Report) -> list[str]:
-    lines = [f"the graph ends, and another begins behind it: {b}" for b in r.breaks]
-    lines += [f"{c.operator} × {c.count}: {c.reason}" for c in r.calls]
-    if r.eager_backward:
-        lines.append("the outputs require grad: backward runs the function again in eager")
-    return lines or ["nothing"]
-
-
-def _plural(count: int, one: str, many: str = "") -> str:
-    return f"{count} {one if count == 1 else many or one + 's'}"
-
-
-def _time(ns: float) -> str:
-    return f"{ns / 1e3:.1f} µs" if ns < 1e6 else f"{ns / 1e6:.1f} ms"
-
-
-def _bytes(n: int) -> str:
-    if not n:
-        return "0 bytes"
-    power = min(int(math.log2(n)) // 10, 3)
-    return f"{n / 2 ** (10 * power):.{1 if power else 0}f} {('bytes', 'KiB', 'MiB', 'GiB')[power]}"
