@@ -17,6 +17,7 @@ from tilewright.base import config
 from tilewright.graph.pipeline import PIPELINE
 from tilewright.graph.text import parse_graph, print_graph
 from tilewright.graph.verify import verify as verify_graph
+from tilewright.program import breaks, control
 from tilewright.tile.parse import parse_kernels
 from tilewright.tile.text import kernel_text
 from tilewright.tile.verify import verify as verify_kernel
@@ -101,13 +102,18 @@ TABLES = {
         for f in dataclasses.fields(config.Settings)
     ],
     "levels": [f"| {level} | {meaning} |" for level, meaning in config.DEBUG_LEVELS.items()],
+    "breaks": [f"| {id} | {row.explanation} | {row.hint} |" for id, row in breaks.REASONS.items()],
+    "stances": [f"| `{name}` | {meaning} |" for name, meaning in control.STANCES.items()],
     "options": [f"| `{f.name}` | `{f.default!r}` | {f.metadata['meaning']} |" for f in config.Options.table()],
 }
 
 
 @pytest.mark.parametrize(
     ("page", "name"),
-    [("docs/debugging.md", "settings"), ("docs/debugging.md", "levels"), ("README.md", "levels"), ("README.md", "options")],
+    [
+        ("docs/debugging.md", "settings"), ("docs/debugging.md", "levels"), ("README.md", "levels"), ("README.md", "options"),
+        ("docs/capture.md", "breaks"), ("docs/capture.md", "stances"),
+    ],
 )
 def test_tables_are_the_programs(page: str, name: str) -> None:
     path = DOCS.parent / page
@@ -119,3 +125,10 @@ def test_tables_are_the_programs(page: str, name: str) -> None:
         path.write_text(f"{head}<!-- {name} -->\n{now}<!-- end -->{tail}")
     else:
         assert table == now, "run pytest --update-golden"
+
+
+def test_every_row_of_the_break_table_is_a_reason_somewhere() -> None:
+    sources = "".join(p.read_text() for p in Path(breaks.__file__).parent.glob("*.py") if p.name != "breaks.py")
+    raised = set(re.findall(r'Break\(\s*"([^"]*)"', sources)) | {"branch", "value"}
+    assert raised == set(breaks.REASONS)
+    assert all(row.hint for row in breaks.REASONS.values())

@@ -18,9 +18,11 @@ class Reason:
 
 REASONS: dict[str, Reason] = {
     "value": Reason(
-        "a tensor's data is needed as a Python value", "keep the decision on the tensor (torch.where), or move it out"
+        "a tensor's data is needed as a Python value", "compute with the tensor itself, or read it outside the compiled function"
     ),
-    "branch": Reason("Python branches on a tensor's data", "use torch.where, or let the break be where it costs little"),
+    "branch": Reason(
+        "Python branches on a tensor's data", "keep the decision on the tensor (torch.where), or move it out of the compiled function"
+    ),
     "operation": Reason("a tensor operation cannot be recorded", "call it outside the compiled function"),
     "opcode": Reason("the interpreter does not know a bytecode instruction", "rewrite the statement in simpler ones"),
     "builtin": Reason(
@@ -38,7 +40,9 @@ REASONS: dict[str, Reason] = {
     "random": Reason("Python or NumPy draws random numbers", "draw them outside and pass them"),
     "rebuild": Reason("a Python object that is alive here cannot be made anew", "avoid it across the call that breaks the graph"),
     "import": Reason("a module is imported for the first time; the next call is compiled", "import it at the top of the file"),
-    "disabled": Reason("the function was marked to stay uncompiled", ""),
+    "disabled": Reason(
+        "the function was marked to stay uncompiled", "take the mark off, or call the function where a break costs little"
+    ),
 }
 
 

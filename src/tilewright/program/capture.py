@@ -348,8 +348,10 @@ class Capture:
     def refused(self, e: TilewrightError, at: Location) -> Break:
         """What the recorder cannot record, as a break."""
         reason = str(e.fields.get("reason", ""))
-        kind = "value" if isinstance(e, RecordError) and reason.startswith("its value depends") else "operation"
-        return Break(kind, e.message, at)
+        if not isinstance(e, RecordError) or not reason.startswith("its value depends"):
+            return Break("operation", e.message, at)
+        op = self.frame.code.instructions[self.frame.at].op if self.frame is not None else ""
+        return Break("branch" if "JUMP" in op or op == "TO_BOOL" else "value", at=at)
 
     def spend(self) -> None:
         self.jumps += 1
