@@ -21,7 +21,8 @@ REASONS: dict[str, Reason] = {
         "a tensor's data is needed as a Python value", "compute with the tensor itself, or read it outside the compiled function"
     ),
     "branch": Reason(
-        "Python branches on a tensor's data", "keep the decision on the tensor (torch.where), or move it out of the compiled function"
+        "Python branches on a tensor's data",
+        "keep the decision on the tensor (torch.where), or move it out of the compiled function",
     ),
     "operation": Reason("a tensor operation cannot be recorded", "call it outside the compiled function"),
     "opcode": Reason("the interpreter does not know a bytecode instruction", "rewrite the statement in simpler ones"),
