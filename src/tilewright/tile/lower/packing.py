@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ...base.dims import Size
+from ...base.dtypes import DType
 from ...graph.ir import Attrs, Family, Node, Op, TensorType, Type
+from ..schedule import Machine
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ def _infer_pack(attrs: PackAttrs, b: Type) -> TensorType:
 class PackedAttrs(Attrs):
     """`columns`: N, of which the last panel may hold a part only. `pair` is the packed operand's."""
 
-    columns: int
+    columns: Size
     pair: int = 1
 
 
@@ -51,6 +54,11 @@ def _no_eager(attrs: Attrs, *tensors: Any) -> Any:
 
 PACK = Op("pack", Family.INDEX, _infer_pack, _no_eager, PackAttrs, arity=1)
 PACKED_MATMUL = Op("packed_matmul", Family.CONTRACT, _infer_packed, _no_eager, PackedAttrs, arity=2)
+
+
+def pair_of(machine: Machine, dtype: DType, k: Size) -> int:
+    """How many rows of K lie together in a packed right side; instructions for pairs want to know K."""
+    return machine.pair_of(dtype, k) if isinstance(k, int) else 1
 
 
 def broadcast_shape(x: tuple[Any, ...], y: tuple[Any, ...]) -> tuple[Any, ...]:

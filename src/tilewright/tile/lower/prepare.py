@@ -19,7 +19,7 @@ from ...graph.passes.composites import expand_composites
 from ...graph.passes.folded import fixed_nodes
 from ..hints import Hints
 from ..schedule import Machine
-from .packing import packed
+from .packing import packed, pair_of
 from .space import shape_of
 
 SPLIT_ELEMENTS = 1 << 16
@@ -105,6 +105,7 @@ def _packed(n: Node, args: tuple[Node, ...], fixed: Collection[Node], machine: M
     if n.op is not MATMUL or n.tensor.numel == 0:
         return None
     a, b = args
+    depth = shape_of(b)[-2]
     left, (*batch, k, columns) = hints.all(shape_of(a)), hints.all(shape_of(b))
     rows = math.prod(left[:-1]) if not batch else left[-2]
     if n.args[1] not in fixed:
@@ -112,4 +113,5 @@ def _packed(n: Node, args: tuple[Node, ...], fixed: Collection[Node], machine: M
             return None
     elif n.args[0] in fixed:
         return None
-    return packed(n, a, b, machine.nr, machine.pair_of(n.dtype, k), machine.widens(n.dtype, k, math.prod(left[:-1])))
+    wide = isinstance(depth, int) and machine.widens(n.dtype, k, math.prod(left[:-1]))
+    return packed(n, a, b, machine.nr, pair_of(machine, n.dtype, depth), wide)
