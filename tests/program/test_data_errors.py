@@ -1,5 +1,7 @@
 """Errors that depend on data: a compiled call raises what eager raises, and leaves its inputs alone."""
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -89,3 +91,46 @@ def test_scalar_indices_and_empty_ones():
     same_outcome(lambda i: x.index_select(0, i), (torch.tensor(3),), (torch.tensor(4),))
     fast = tw.compile(lambda i: x.index_select(0, i))
     assert fast(torch.zeros(0, dtype=torch.int64)).shape == (0, 3)
+
+
+ROWS = torch.arange(12.0).reshape(4, 3)
+CONSTANT = {
+    "index": lambda x: x[torch.tensor([9])] + 1,
+    "negative": lambda x: x[torch.tensor([-9])] + 1,
+    "full": lambda x: x[torch.full((2, 2), 4)],
+    "range": lambda x: x[torch.arange(5)].sin(),
+    "part of a range": lambda x: x[torch.arange(10)[3:5]] * 2,
+    "select": lambda x: x.index_select(1, torch.arange(2, 5)),
+    "gather": lambda x: x.gather(0, torch.full((1, 3), 4)) + 1,
+    "division": lambda x: x.long() // torch.zeros(3, dtype=torch.int64),
+    "division by a range": lambda x: x.long() // torch.arange(-1, 2),
+}
+FINE = {
+    "index": lambda x: x[torch.tensor([-4, 3])] + 1,
+    "range": lambda x: x[torch.arange(4)].sin(),
+    "part of a range": lambda x: x[torch.arange(10)[2:4]] * 2,
+    "none": lambda x: x[torch.full((0,), 9)] + 1,
+    "division by a range": lambda x: x.long() // torch.arange(-1, 4, 2)[torch.tensor([0, 1, 2])],
+    "odd": lambda x: x.long() // torch.arange(-1, 4, 2),
+}
+
+
+@pytest.mark.parametrize("name", list(CONSTANT))
+def test_constants_that_eager_refuses(name):
+    f = CONSTANT[name]
+    with torch.no_grad():
+        with pytest.raises((IndexError, RuntimeError, ZeroDivisionError)) as eager:
+            f(ROWS)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with pytest.raises(type(eager.value)) as got:
+                tw.compile(f)(ROWS)
+    assert str(got.value) == str(eager.value)
+
+
+@pytest.mark.parametrize("name", list(FINE))
+def test_constants_that_eager_admits(name):
+    fast = tw.compile(FINE[name])
+    with torch.no_grad():
+        torch.testing.assert_close(fast(ROWS), FINE[name](ROWS))
+    assert fast.stats.eager_calls == 0

@@ -1,4 +1,4 @@
-/* Entry: one compiled graph behind its guards. Dispatcher: the callable that tries entries in turn.
+/* Entry: one compiled graph behind its guards.
  *
  * A call checks the guards, refreshes what was folded from parameters if those changed, allocates the outputs, runs
  * `tw_run` without the interpreter lock, and wraps the outputs. What needs Python (operators run by eager torch,
@@ -513,7 +513,8 @@ static PyObject *run(entry *e, tw_found *found) {
 }
 
 /* Checks the guards and, where they hold, runs. 1 with *result, 0 where a guard fails, -1 on an exception. */
-static int entry_try(entry *e, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObject **result, Py_ssize_t *failed) {
+int tw_entry_try(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObject **result, Py_ssize_t *failed) {
+    entry *e = (entry *)self;
     size_t slots = (size_t)e->guards.slots, inputs = (size_t)e->guards.inputs, symbols = (size_t)e->guards.symbols, words = slots + 3 * inputs + symbols + (size_t)e->planned + 1;
     void *small[4 * STACK_SLOTS], **memory = small;
     *failed = -1;
@@ -536,7 +537,7 @@ static int entry_try(entry *e, PyObject *const *args, Py_ssize_t nargs, PyObject
 /* check(args, kwargs) -> None where the guards hold, else the index of the first row that does not (-1: the signature). */
 static PyObject *entry_check(entry *e, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
     Py_ssize_t failed;
-    int holds = entry_try(e, args, nargs, kwnames, NULL, &failed);
+    int holds = tw_entry_try((PyObject *)e, args, nargs, kwnames, NULL, &failed);
     if (holds < 0) return NULL;
     if (holds) Py_RETURN_NONE;
     return PyLong_FromSsize_t(failed);
@@ -545,7 +546,7 @@ static PyObject *entry_check(entry *e, PyObject *const *args, Py_ssize_t nargs, 
 static PyObject *entry_call(entry *e, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
     Py_ssize_t failed;
     PyObject *result = NULL;
-    int holds = entry_try(e, args, nargs, kwnames, &result, &failed);
+    int holds = tw_entry_try((PyObject *)e, args, nargs, kwnames, &result, &failed);
     if (holds < 0) return NULL;
     if (holds) return result;
     PyErr_Format(PyExc_RuntimeError, "guard row %zd does not hold for this call", failed);
@@ -585,148 +586,6 @@ PyTypeObject tw_entry_type = {
     .tp_clear = (inquiry)entry_clear,
     .tp_methods = entry_methods,
     .tp_getset = entry_getset,
-};
-
-/* --- Dispatcher --- */
-
-static int bypass; /* whether every call is a miss */
-
-typedef struct {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
-    PyObject *entries; /* a tuple, replaced as a whole: the one that served most recently first */
-    PyObject *miss;    /* called with (args, kwargs) where no entry serves */
-    PyObject *failed;  /* called with (args, kwargs) where a compiled run fails an assertion */
-    PyObject *last;    /* the entry that served last, or None */
-} dispatcher;
-
-static PyObject *keywords(PyObject *const *values, PyObject *kwnames) {
-    PyObject *dict = PyDict_New();
-    for (Py_ssize_t i = 0; dict && kwnames && i < PyTuple_GET_SIZE(kwnames); i++)
-        if (PyDict_SetItem(dict, PyTuple_GET_ITEM(kwnames, i), values[i])) Py_CLEAR(dict);
-    return dict;
-}
-
-static PyObject *hand_over(PyObject *to, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
-    PyObject *positional = PyTuple_New(nargs), *named = keywords(args + nargs, kwnames), *result = NULL;
-    for (Py_ssize_t i = 0; positional && i < nargs; i++) PyTuple_SET_ITEM(positional, i, Py_NewRef(args[i]));
-    if (positional && named) result = PyObject_CallFunctionObjArgs(to, positional, named, NULL);
-    Py_XDECREF(positional);
-    Py_XDECREF(named);
-    return result;
-}
-
-static void move_to_front(dispatcher *d, PyObject *entries, Py_ssize_t at) {
-    Py_ssize_t n = PyTuple_GET_SIZE(entries);
-    PyObject *moved = d->entries == entries ? PyTuple_New(n) : NULL; /* else another thread has replaced them meanwhile */
-    if (!moved) {
-        PyErr_Clear();
-        return;
-    }
-    for (Py_ssize_t i = 0; i < n; i++) PyTuple_SET_ITEM(moved, i, Py_NewRef(PyTuple_GET_ITEM(entries, i == 0 ? at : i <= at ? i - 1 : i)));
-    Py_SETREF(d->entries, moved);
-}
-
-static PyObject *dispatcher_vectorcall(dispatcher *d, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
-    Py_ssize_t nargs = PyVectorcall_NARGS(nargsf), failed;
-    PyObject *entries = Py_NewRef(d->entries), *result = NULL;
-    int holds = 0;
-    for (Py_ssize_t i = 0; !holds && !bypass && i < PyTuple_GET_SIZE(entries); i++) {
-        PyObject *e = PyTuple_GET_ITEM(entries, i);
-        holds = entry_try((entry *)e, args, nargs, kwnames, &result, &failed);
-        if (holds > 0 && d->last != e) Py_XSETREF(d->last, Py_NewRef(e));
-        if (holds > 0 && i > 0) move_to_front(d, entries, i);
-    }
-    Py_DECREF(entries);
-    if (holds > 0) return result;
-    if (holds < 0) {
-        if (d->failed == Py_None || !PyErr_ExceptionMatches(tw_failed)) return NULL;
-        PyErr_Clear();
-    }
-    return hand_over(holds ? d->failed : d->miss, args, nargs, kwnames);
-}
-
-static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    (void)args, (void)kwargs; /* a subclass's __init__ takes them */
-    dispatcher *d = (dispatcher *)type->tp_alloc(type, 0);
-    if (!d) return NULL;
-    d->vectorcall = (vectorcallfunc)dispatcher_vectorcall;
-    d->miss = Py_NewRef(Py_None);
-    d->failed = Py_NewRef(Py_None);
-    d->last = Py_NewRef(Py_None);
-    if (!(d->entries = PyTuple_New(0))) Py_CLEAR(d);
-    return (PyObject *)d;
-}
-
-static int dispatcher_traverse(dispatcher *d, visitproc visit, void *arg) {
-    Py_VISIT(d->entries);
-    Py_VISIT(d->miss);
-    Py_VISIT(d->failed);
-    Py_VISIT(d->last);
-    return 0;
-}
-
-static int dispatcher_clear(dispatcher *d) {
-    Py_CLEAR(d->entries);
-    Py_CLEAR(d->miss);
-    Py_CLEAR(d->failed);
-    Py_CLEAR(d->last);
-    return 0;
-}
-
-static void dispatcher_dealloc(dispatcher *d) {
-    PyObject_GC_UnTrack(d);
-    dispatcher_clear(d);
-    Py_TYPE(d)->tp_free((PyObject *)d);
-}
-
-static PyObject *get_entries(dispatcher *d, void *c) { (void)c; return Py_NewRef(d->entries); }
-static int set_entries(dispatcher *d, PyObject *value, void *c) {
-    (void)c;
-    if (!value || !PyTuple_Check(value)) return PyErr_SetString(PyExc_TypeError, "entries: a tuple of Entry expected"), -1;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); i++)
-        if (!Py_IS_TYPE(PyTuple_GET_ITEM(value, i), &tw_entry_type)) return PyErr_SetString(PyExc_TypeError, "entries: a tuple of Entry expected"), -1;
-    Py_XSETREF(d->entries, Py_NewRef(value));
-    return 0;
-}
-static PyObject *get_last(dispatcher *d, void *c) { (void)c; return Py_NewRef(d->last); }
-static int set_last(dispatcher *d, PyObject *value, void *c) {
-    (void)c;
-    Py_XSETREF(d->last, Py_NewRef(value ? value : Py_None));
-    return 0;
-}
-static PyObject *get_miss(dispatcher *d, void *c) { (void)c; return Py_NewRef(d->miss); }
-static int set_miss(dispatcher *d, PyObject *value, void *c) {
-    (void)c;
-    Py_XSETREF(d->miss, Py_NewRef(value ? value : Py_None));
-    return 0;
-}
-static PyObject *get_failed(dispatcher *d, void *c) { (void)c; return Py_NewRef(d->failed); }
-static int set_failed(dispatcher *d, PyObject *value, void *c) {
-    (void)c;
-    Py_XSETREF(d->failed, Py_NewRef(value ? value : Py_None));
-    return 0;
-}
-static PyGetSetDef dispatcher_getset[] = {
-    {"failed", (getter)get_failed, (setter)set_failed, "called with (args, kwargs) where a compiled run fails an assertion", NULL},
-    {"miss", (getter)get_miss, (setter)set_miss, "called with (args, kwargs) where no entry serves", NULL},
-    {"entries", (getter)get_entries, (setter)set_entries, "the entries tried in turn, a tuple", NULL},
-    {"last", (getter)get_last, (setter)set_last, "the entry that served the last call, or None", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
-PyTypeObject tw_dispatcher_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "tilewright.native.Dispatcher",
-    .tp_basicsize = sizeof(dispatcher),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_BASETYPE,
-    .tp_doc = "Calls the first entry whose guards hold, else `miss(args, kwargs)`.",
-    .tp_new = dispatcher_new,
-    .tp_dealloc = (destructor)dispatcher_dealloc,
-    .tp_traverse = (traverseproc)dispatcher_traverse,
-    .tp_clear = (inquiry)dispatcher_clear,
-    .tp_call = PyVectorcall_Call,
-    .tp_vectorcall_offset = offsetof(dispatcher, vectorcall),
-    .tp_getset = dispatcher_getset,
 };
 
 /* --- segments of a graph that also calls eager torch --- */
@@ -769,17 +628,8 @@ static PyObject *run_segment(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* set_bypass(on): where on, no entry of any dispatcher is tried. */
-static PyObject *set_bypass(PyObject *self, PyObject *on) {
-    (void)self;
-    int truth = PyObject_IsTrue(on);
-    if (truth < 0) return NULL;
-    bypass = truth;
-    Py_RETURN_NONE;
-}
-
 static PyMethodDef methods[] = {
-    {"set_bypass", set_bypass, METH_O, "set_bypass(on): where on, every call of every dispatcher is a miss"},
+    {"set_bypass", tw_set_bypass, METH_O, "set_bypass(on): where on, every call of every dispatcher is a miss"},
     {"configure", configure, METH_VARARGS, "configure(empty_strided, as_strided, increment_version, get_num_threads): torch's functions"},
     {"set_exchange", tw_set_exchange, METH_O, "set_exchange(torch.Tensor): the type whose DLPack exchange table is used"},
     {"set_openmp", tw_set_openmp, METH_VARARGS, "set_openmp(GOMP_parallel, omp_get_thread_num): addresses, or zeros"},

@@ -139,9 +139,16 @@ int tw_parallel_setup(void);
 char *tw_aligned(size_t bytes);
 void tw_aligned_free(char *p);
 
-/* launch.c: the types Entry and Dispatcher. */
+/* launch.c: the type Entry. */
 
 extern PyTypeObject tw_entry_type;
+extern PyObject *tw_failed; /* raised where a compiled run fails an assertion: the call is then made in eager */
+/* Checks the guards and, where they hold and `result` is no NULL, runs. 1 with *result, 0 where a guard fails, -1 on an exception. */
+int tw_entry_try(PyObject *entry, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObject **result, Py_ssize_t *failed);
+
+/* dispatch.c: the type Dispatcher. */
+
 extern PyTypeObject tw_dispatcher_type;
+PyObject *tw_set_bypass(PyObject *self, PyObject *on);
 
 #endif

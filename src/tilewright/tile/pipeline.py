@@ -24,7 +24,7 @@ from .fuse import Group, Partition, is_virtual, new_group, partition
 from .hints import Hints
 from .ir import Kernel, Var, var, variables
 from .lower.attention import lower_attention
-from .lower.checks import Check, check_kernel, check_of
+from .lower.checks import Check, check_kernel, check_of, refuse_constant
 from .lower.context import Context, Lowered
 from .lower.contract import lower_contract, operands
 from .lower.index import scatter_steps
@@ -113,9 +113,12 @@ class _Lowering:
     # --- checks ---
 
     def _checks(self, group: Group) -> list[Check]:
-        """What must hold of operands, those that are constants or ranges aside."""
-        found = [check_of(n) for n in (*group.members, *group.inlined)]
-        return [c for c in found if c is not None and not is_virtual(self.parts.base(c.node))]
+        """What must hold of operands when the program runs. Constants and ranges are looked at now: raises CompileError."""
+        found = [c for c in (check_of(n) for n in (*group.members, *group.inlined)) if c is not None]
+        virtual = [c for c in found if is_virtual(self.parts.base(c.node))]
+        for c in virtual:
+            refuse_constant(c)
+        return [c for c in found if c not in virtual]
 
     def _check(self, check: Check, folded: bool) -> None:
         """Assert it, once."""

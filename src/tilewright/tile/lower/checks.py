@@ -10,11 +10,13 @@ import contextlib
 from dataclasses import dataclass
 
 from ...base import dtypes, scalar
-from ...base.dims import Size, to_expr
+from ...base.dims import Size, provably_le, to_expr
+from ...base.errors import CompileError
 from ...base.scalar import Expr
 from ...graph.ir import Node
-from ...graph.ops.index import GATHER, TAKE, DimAttrs
-from ...graph.ops.pointwise import FLOORDIV, MOD, QUOT, REM
+from ...graph.ops.index import GATHER, TAKE, DimAttrs, IotaAttrs
+from ...graph.ops.pointwise import FLOORDIV, MOD, QUOT, REM, FullAttrs
+from ...graph.ops.view import EXPAND, FLIP, PERMUTE, RESHAPE, SliceAttrs
 from ..builder import KernelBuilder
 from ..hints import Hints
 from ..ir import Kernel
@@ -38,6 +40,47 @@ def check_of(n: Node) -> Check | None:
         return Check(n.args[1], n.args[0].shape[n.attrs.dim])
     if n.op in DIVISIONS and n.dtype.is_integer:
         return Check(n.args[1], None)
+    return None
+
+
+def refuse_constant(check: Check) -> None:
+    """Raise CompileError where a constant, or a range or a part of one, is not what the check wants: eager raises its error."""
+    found = _elements(check.node)
+    if found is None or not found.count:
+        return
+    low, high = sorted((found.start, found.start + (found.count - 1) * found.step))
+    if check.size is None:
+        if low <= 0 <= high and (not found.step or low % abs(found.step) == 0):
+            raise CompileError(reason="integer division by zero")
+    elif low < 0 or provably_le(check.size, high):
+        raise CompileError(reason=f"an index lies outside 0 to {check.size - 1}")
+
+
+@dataclass(frozen=True)
+class _Range:
+    start: int
+    step: int
+    count: int
+
+
+def _elements(n: Node) -> _Range | None:
+    """The values of a constant or of a range, seen through views; None where they are not known."""
+    if isinstance(n.attrs, FullAttrs):
+        value, count = n.attrs.value, n.tensor.numel
+        return _Range(value, 0, 1 if count else 0) if isinstance(value, int) else None
+    if isinstance(n.attrs, IotaAttrs):
+        start, step, size = n.attrs.start, n.attrs.step, n.attrs.size
+        return _Range(start, step, size) if isinstance(start, int) and isinstance(step, int) and isinstance(size, int) else None
+    if n.op in (RESHAPE, PERMUTE, EXPAND, FLIP) and n.tensor.numel:
+        return _elements(n.args[0])
+    if isinstance(n.attrs, SliceAttrs):
+        found, a = _elements(n.args[0]), n.attrs
+        if found is None or not n.tensor.numel:
+            return None
+        if not found.step:
+            return found
+        if len(n.shape) == 1 and isinstance(a.start, int) and isinstance(a.step, int) and isinstance(n.shape[0], int):
+            return _Range(found.start + a.start * found.step, found.step * a.step, n.shape[0])
     return None
 
 
