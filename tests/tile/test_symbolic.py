@@ -16,6 +16,39 @@ def test_every_size(name: str) -> None:
     check_sizes(SYMBOLIC[name])
 
 
+MAY_BE_EMPTY = {
+    "columns": """
+%3 = exp(%2) : f32[s0, s1 - 2]
+return %3, strides=({s1 - 2}, 1)
+""",
+    "a piece of several": """
+%3 = cat(%2, %0, dim=1) : f32[s0, 2*s1 - 2]
+%4 = neg(%3) : f32[s0, 2*s1 - 2]
+%5 = reshape(%4, shape=({2*s0*s1 - 2*s0},)) : f32[2*s0*s1 - 2*s0]
+return %5, strides=(1,)
+""",
+    "what is summed": """
+%3 = permute(%2, dims=(1, 0)) : f32[s1 - 2, s0]
+%4 = matmul(%2, %3) : f32[s0, s0]
+%5 = softmax(%2, dim=1) : f32[s0, s1 - 2]
+%6 = sum(%5, dims=(1,), keepdim=False) : f32[s0]
+return %4, strides=({s0}, 1)
+return %6, strides=(1,)
+""",
+}
+
+
+@pytest.mark.parametrize("name", MAY_BE_EMPTY)
+def test_sizes_that_may_be_zero(name: str) -> None:
+    text = """
+dim s0 >= 2 = 16
+dim s1 >= 2 = 24
+%0 = input(index=0, name="x", kind=user) : f32[s0, s1], strides=({s1}, 1)
+%2 = slice(%0, dim=1, start=2, stop={s1}, step=1) : f32[s0, s1 - 2]
+"""
+    check_sizes(parse_graph(text + MAY_BE_EMPTY[name].lstrip()), ((2, 2), (5, 2), (3, 3), (17, 40)))
+
+
 def test_large_reductions_in_parts() -> None:
     graph = parse_graph("""
 dim s0 >= 2 = 4096

@@ -22,7 +22,7 @@ from ..schedule import Machine, block_target, chunk, elementwise_ns, expression_
 from .context import Context, Draft, Lowered, kernel_name
 from .domain import MOST_BOXES, Box, Domain, Run, axis, boxes, by_stride, cut_axis, extent, merged, refined
 from .emit import Axis, Emitter, Params, Trace
-from .space import ZERO, Space
+from .space import ZERO, Space, at_least_one
 
 
 def lower_pointwise(group: Group, context: Context) -> list[Lowered]:
@@ -233,7 +233,7 @@ def _block_length(machine: Machine, size: Size, hints: Hints, room: int, taken: 
     """
     short = hints(size) <= room
     if isinstance(taken, dims.Dim) and room > 1:
-        return dims.maximum(hints(taken) * min(room, hints(size)) // taken, 1)
+        return dims.maximum(hints(taken) * min(room, hints(size)) // at_least_one(taken), 1)
     if isinstance(size, int) or not short:
         return size if short else chunk(hints(size), room, 1 if taken != 1 else machine.lanes) if room > 1 else 1
     return size if i > 0 else room

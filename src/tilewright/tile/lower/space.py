@@ -215,7 +215,12 @@ def _exactly(a: Size, b: Size) -> Size:
 
 def divisor_expr(d: Size) -> Expr:
     """A divisor in code. Where it may be zero, which is then where nothing is to be computed, it still must not trap."""
-    return to_expr(d if provably_le(1, d) else dims.maximum(d, 1))
+    return to_expr(at_least_one(d))
+
+
+def at_least_one(d: Size) -> Size:
+    """The size, or 1 where there is nothing to compute with it."""
+    return d if provably_le(1, d) else dims.maximum(d, 1)
 
 
 def shape_of(n: Node) -> tuple[Size, ...]:
