@@ -1,9 +1,11 @@
 """Stances, functions kept out of compilation, is_compiling, reset, and what happens at the recompile limit."""
 
 import copy
+import gc
 import pickle
 import threading
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -229,10 +231,21 @@ def test_the_limit_counts_a_receiver_each():
         def scaled(self, x):
             return x * self.k
 
-    x = torch.ones(3)
-    for k in range(12):
-        assert torch.equal(M(k + 0.5).scaled(x), x * (k + 0.5))
-    assert M.scaled.stats.eager_calls == 0
+    x, all_of_them = torch.ones(3), [M(k + 0.5) for k in range(12)]
+    for m in all_of_them * 2:
+        assert torch.equal(m.scaled(x), x * m.k)
+    assert all((m.scaled.stats.compiles, m.scaled.stats.eager_calls) == (1, 0) for m in all_of_them)
+    whole = tw.compile(lambda x: all_of_them[0].scaled(x) + all_of_them[1].scaled(x), fullgraph=True)
+    assert torch.equal(whole(x), x * 2)
+    for copied in (copy.copy, copy.deepcopy):
+        other = copied(all_of_them[0])
+        other.k = 7.5
+        assert torch.equal(other.scaled(x), x * 7.5) and torch.equal(all_of_them[0].scaled(x), x * 0.5)
+    assert list(other.state_dict()) == [] and other.scaled.__name__ == "scaled"
+    gone = [weakref.ref(m) for m in all_of_them[2:]]
+    del all_of_them[2:], m
+    gc.collect()
+    assert not any(r() for r in gone)
 
 
 def test_the_entry_that_served_last_is_tried_first():

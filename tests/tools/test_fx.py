@@ -33,10 +33,14 @@ def test_every_row_becomes_aten_calls(name: str) -> None:
         if k % 7:
             continue
         graph = op_cases.graph_of(case)
+        try:
+            want = interpret(graph, case.tensors)
+        except NotImplementedError:  # an older torch lacks the dtype
+            continue
         module = interop.to_fx(graph)
         called = [n.target for n in module.graph.nodes if n.op == "call_function"]
         assert all(isinstance(t, torch._ops.OpOverload) or t.__module__ == "_operator" for t in called)
-        same(list(module(*case.tensors)), interpret(graph, case.tensors), exact=case.op.expand is None)
+        same(list(module(*case.tensors)), want, exact=case.op.expand is None)
 
 
 def views(x, y):

@@ -91,6 +91,16 @@ class _Counts:
 Held = units.Held
 
 
+_METHODS = "_tilewright_methods"
+
+
+class _Methods(dict[tuple[Any, int], Any]):
+    """A module's compiled methods, kept among its attributes. A copy of the module begins with none."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _Methods, ()
+
+
 class CompiledFunction(native.Dispatcher):
     """`fn`, compiled at its first call and again whenever a guard fails. Safe to call from several threads.
 
@@ -125,7 +135,19 @@ class CompiledFunction(native.Dispatcher):
             self.entries, self.last = (), None
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else types.MethodType(self, instance)
+        """The method of an object. A module has its own, with its own entries, which live as long as it does."""
+        if instance is None:
+            return self
+        if not isinstance(instance, nn.Module) or is_recording():
+            return types.MethodType(self, instance)
+        methods, key = instance.__dict__.get(_METHODS), (self, id(instance))
+        if methods is None:
+            methods = instance.__dict__.setdefault(_METHODS, _Methods())
+        found = methods.get(key)
+        if found is None or found.fn.__self__ is not instance:  # another had this id: the dictionary came with a copy
+            bound = types.MethodType(self.fn, instance)
+            found = methods[key] = CompiledFunction(bound, self._build, self.options, self.fullgraph)
+        return found
 
     def __reduce__(self) -> Any:
         return type(self), (self.fn, self._build, self.options, self.fullgraph)
@@ -215,8 +237,8 @@ class CompiledFunction(native.Dispatcher):
         return True
 
     def _is_full(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether the receiver has as many entries as it may have; said once. Raises RecompileError with `fullgraph`."""
-        entries, limit = recompiles.of_receiver(self.entries, args), self.options.recompile_limit
+        """Whether it has as many entries as it may have; said once. Raises RecompileError with `fullgraph`."""
+        entries, limit = self.entries, self.options.recompile_limit
         if len(entries) + len(self._refused) < limit:
             return False
         if self.fullgraph:

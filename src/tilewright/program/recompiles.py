@@ -11,8 +11,6 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from torch import nn
-
 from .. import native
 from ..base import log
 from ..base.errors import RecompileError
@@ -38,13 +36,6 @@ def failures(entries: Iterable[native.Entry], args: tuple[Any, ...], kwargs: dic
         if failed is not None:
             found.append((table.rows[failed][0] if 0 <= failed < len(table.rows) else "", table.explain(failed)))
     return found
-
-
-def of_receiver(entries: tuple[native.Entry, ...], args: tuple[Any, ...]) -> tuple[native.Entry, ...]:
-    """The entries that other calls on the module in the first argument may use: the others were made for other modules."""
-    if not args or not isinstance(args[0], nn.Module):
-        return entries
-    return tuple(e for e in entries if all(row[2] is args[0] for row in e.data.table.rows if row[:2] == ("is", 0)))
 
 
 def culprit(found: list[tuple[str, str]]) -> tuple[str, str]:
