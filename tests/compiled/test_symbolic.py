@@ -32,6 +32,6 @@ def check_native(graph: Graph, runs: int, error: float = 1e-4) -> None:
             assert got.stride() == want.stride()
 
 
-@pytest.mark.parametrize("name", [name for name in SYMBOLIC if name != "attention"])
+@pytest.mark.parametrize("name", SYMBOLIC)
 def test_every_size(name: str) -> None:
     check_native(SYMBOLIC[name], 12)

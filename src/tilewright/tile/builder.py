@@ -14,7 +14,7 @@ same for the same calls, so equal kernels are equal. Must not know graphs or tar
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from ..base import dtypes
@@ -31,16 +31,16 @@ RESERVED = frozenset(f"{word}{suffix}" for word in ("inf", "nan") for suffix in 
 
 
 class KernelBuilder:
-    """One kernel in the making."""
+    """One kernel in the making. `taken`: names that are none of its own, as those of symbolic sizes."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, taken: Iterable[str] = ()) -> None:
         self.name = name
         self._params: list[Buffer] = []
         self._outputs: list[str] = []
         self._scalars: list[Var] = []
         self._grid: list[tuple[Var, Expr]] = []
         self._open: list[list[Stmt | Callable[[Stmt], Stmt]]] = [[]]  # a function wraps all that follows it in its block
-        self._taken: set[str] = set()
+        self._taken = set(taken)
         self._counts: dict[str, int] = {}
 
     # names and parameters
@@ -215,14 +215,13 @@ class KernelBuilder:
     def sync(self, scope: str = "block") -> None:
         self.emit(ir.Sync(scope))
 
-    def build(self, cost: float = 0.0) -> Kernel:
+    def build(self, cost: float = 0.0, bounded: bool = False) -> Kernel:
         """The kernel. `cost`: an estimate of one-thread time in nanoseconds. Raises ValueError inside an open body."""
         if len(self._open) != 1:
             raise ValueError(f"{self.name}: build() inside an open body")
         body = _closed(list(self._open[0]))
-        return Kernel(
-            self.name, tuple(self._params), tuple(self._grid), body, tuple(self._outputs), tuple(self._scalars), float(cost)
-        )
+        params, outputs, scalars = tuple(self._params), tuple(self._outputs), tuple(self._scalars)
+        return Kernel(self.name, params, tuple(self._grid), body, outputs, scalars, float(cost), bounded)
 
     def _vars(self, count: int, names: Sequence[str], hint: str) -> tuple[Var, ...]:
         hints = names or ([chr(ord(hint) + k) for k in range(count)] if hint == "i" and count <= 4 else [hint] * count)

@@ -263,7 +263,7 @@ class _Lowering:
             assert isinstance(a, AttentionAttrs)
             launch = lower_attention(
                 blank[0], blank[1], blank[2], mask, blank[-1],
-                scale=a.scale, causal=a.causal, safe=a.safe, machine=self.machine,
+                scale=a.scale, causal=a.causal, safe=a.safe, machine=self.machine, hints=self.hints,
             )  # fmt: skip
             where = tuple([(-1 - x.value.id, x.offset) for x in launch.args])
             cached = self.cache[key] = ((self._sized(launch.kernel), where),)

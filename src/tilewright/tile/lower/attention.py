@@ -7,18 +7,24 @@ into panels once. Where all columns fit one block of scores, softmax is done on 
 each other with a running maximum and sum (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et
 al., "FlashAttention", 2022), and what lies above the diagonal of a causal mask is never computed.
 Where the machine multiplies bf16 in pairs, keys, values, queries and weights stay bf16; scores and sums are fp32.
+
+Lengths, heads and batches may be symbolic. Then blocks of rows have one size and the last one is cut at run time, and
+scores are the first block of columns, of whole rows where there are no more, then those that follow.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from ...base.dims import Size
+from ...base.dims import Size, as_int, ceildiv, divides, provably_le, provably_lt, to_expr
+from ...base.dims import maximum as greatest
+from ...base.dims import minimum as least
 from ...base.dtypes import DType
 from ...base.scalar import cast, const, maximum, minimum, select, unary
-from ..builder import KernelBuilder, Span, region
+from ..builder import Index, KernelBuilder, Span, region
+from ..hints import Hints
 from ..ir import Buffer, Const, Expr, Region, Scope
 from ..layout import paired
 from ..program import Arg, Launch, View
@@ -29,6 +35,7 @@ ROWS = 64  # query rows of a block
 WHOLE = 512  # columns up to which scores of a block are whole rows
 COLUMNS = 512  # of a block of scores where there are more
 CHUNK = 128  # columns that a product with values takes at a time where their number is found at run time
+STEP = 32  # and of what they leave, where nothing else is known of their number
 FEW = 2  # query rows up to which scores are dot products, since packing k would cost as much
 _PAD = 16  # elements that rows of scores are longer by, so that they do not meet in one set of a cache
 _ALIASING = 1024  # bytes; rows this far apart, or a multiple, meet in few sets
@@ -51,16 +58,25 @@ class Problem:
     safe: bool
 
     @property
-    def rows(self) -> int:
-        return size(self.q.shape[-2])
+    def rows(self) -> Size:
+        return self.q.shape[-2]
 
     @property
-    def columns(self) -> int:
-        return size(self.k.shape[-2])
+    def columns(self) -> Size:
+        return self.k.shape[-2]
 
     @property
-    def group(self) -> int:
-        return size(self.q.shape[-3]) // size(self.k.shape[-3])
+    def group(self) -> Size:
+        heads, own = self.q.shape[-3], self.k.shape[-3]
+        return heads // own if heads != own else 1
+
+    @property
+    def depth(self) -> int:
+        return as_int(self.q.shape[-1])
+
+    @property
+    def features(self) -> int:
+        return as_int(self.v.shape[-1])
 
     @property
     def compute(self) -> DType:
@@ -78,20 +94,27 @@ def lower_attention(
     causal: bool,
     machine: Machine,
     safe: bool = True,
+    hints: Hints | None = None,
 ) -> Launch:
     """The launch that computes `out` = softmax(q k^T * scale + mask) v, as the row `attention` of the op table says.
 
     q [B.., Hq, Sq, D], k [B.., Hkv, Skv, D], v [B.., Hkv, Skv, Dv], out [B.., Hq, Sq, Dv], mask bool or of q's dtype and
-    broadcastable to [B.., Hq, Sq, Skv]; any strides, Hkv > 0. Raises ValueError for symbolic sizes.
+    broadcastable to [B.., Hq, Sq, Skv]; any strides, Hkv > 0. All but D and Dv may be symbolic; raises TypeError where one
+    of these is.
     """
     problem = _few_rows(Problem(q, k, v, mask, out, scale, causal, safe))
-    return _Writer(problem, machine).launch()
+    return _Writer(problem, machine, hints or Hints()).launch()
 
 
-def size(s: Size) -> int:
-    if not isinstance(s, int):
-        raise ValueError(f"attention is lowered for constant sizes only, not {s}")
-    return s
+def index(s: Size) -> Index:
+    return s if isinstance(s, int) else to_expr(s)
+
+
+def product(sizes: Iterable[Size]) -> Size:
+    total: Size = 1
+    for s in sizes:
+        total = total * s
+    return total
 
 
 def _few_rows(p: Problem) -> Problem:
@@ -99,11 +122,11 @@ def _few_rows(p: Problem) -> Problem:
     if p.rows != 1:
         return p
     if p.causal:
-        first = min(1, p.columns)
+        first = least(1, p.columns)
         p = replace(p, k=_cut(p.k, first), v=_cut(p.v, first), causal=False)
     if p.group == 1:
         return p
-    heads, group = size(p.k.shape[-3]), p.group
+    heads, group = p.k.shape[-3], p.group
 
     def turned(x: View) -> View:
         """[B.., heads * group, 1, F] as [B.., heads, group, F]; a broadcast mask as it needs."""
@@ -117,7 +140,7 @@ def _few_rows(p: Problem) -> Problem:
     return replace(p, q=turned(p.q), out=turned(p.out), mask=mask)
 
 
-def _cut(x: View, length: int) -> View:
+def _cut(x: View, length: Size) -> View:
     return View(x.value, (*x.shape[:-2], length, x.shape[-1]), x.strides, x.offset)
 
 
@@ -145,18 +168,20 @@ class Columns:
 class _Writer:
     """Writes the kernel of one problem."""
 
-    def __init__(self, problem: Problem, machine: Machine) -> None:
-        self.p, self.machine = problem, machine
-        self.b = KernelBuilder("attention")
+    def __init__(self, problem: Problem, machine: Machine, hints: Hints) -> None:
+        self.p, self.machine, self.hints = problem, machine, hints
+        self.b = KernelBuilder("attention", hints.values)
         self.dtype = problem.compute
         self.nr = machine.nr
         self.pair = self._pairing()
         self.element = problem.q.value.dtype if self.pair > 1 else self.dtype
-        self.block, self.full, self.rest = balanced(problem.rows, ROWS)
-        self.few = problem.rows <= FEW
-        self.whole = problem.columns <= WHOLE
-        self.width = problem.columns if self.whole else COLUMNS
-        self.chunk = min(CHUNK, self.deep(self.width)) if problem.causal else 1
+        self.block = self._block_rows()
+        self.few = provably_le(problem.rows, FEW)
+        self.whole = provably_le(problem.columns, WHOLE)
+        self.width = problem.columns if self.whole and isinstance(problem.columns, int) else COLUMNS
+        self.open = not isinstance(problem.columns, int)  # how many columns a block has is found at run time
+        self.step = min(STEP, self.deep(self.width)) if self.pair > 1 else 1
+        self.chunk = self.step if self.open else min(CHUNK, self.deep(self.width)) if problem.causal else 1
         self.folds_scale = math.isfinite(problem.scale) and abs(math.frexp(problem.scale)[0]) == 0.5
         self.args: list[Arg] = []
 
@@ -164,14 +189,22 @@ class _Writer:
         """How many rows of a right side lie together; 1 where products are fp32."""
         p = self.p
         same = p.q.value.dtype is p.k.value.dtype is p.v.value.dtype
-        return self.machine.pair_of(p.q.value.dtype, size(p.q.shape[-1])) if same and p.rows > FEW else 1
+        return self.machine.pair_of(p.q.value.dtype, p.depth) if same and not provably_le(p.rows, FEW) else 1
+
+    def _block_rows(self) -> int:
+        """Query rows of a block: whole tiles where their number is known at run time only."""
+        if isinstance(self.p.rows, int):
+            return balanced(self.p.rows, ROWS)[0]
+        unit = self.machine.tile if self.pair > 1 and self.machine.tile else self.machine.mr
+        return max(unit, ROWS // unit * unit)
 
     def deep(self, k: int) -> int:
         """`k` elements of a product as buffers hold them: with zeros behind up to whole steps of the tile registers."""
-        if self.pair == 1:
-            return k
-        unit = max(self.pair, self.machine.tile)
-        return math.ceil(k / unit) * unit
+        return math.ceil(k / self.unit) * self.unit
+
+    @property
+    def unit(self) -> int:
+        return max(self.pair, self.machine.tile) if self.pair > 1 else 1
 
     def launch(self) -> Launch:
         p = self.p
@@ -180,42 +213,45 @@ class _Writer:
         if p.mask is not None:
             self.mask = self._param("mask", _broadcast(p.mask, (*p.q.shape[:-1], p.k.shape[-2])))
         self.out = self._param("out", p.out, out=True)
-        parts = self._parts()
-        *batch, self.part = self.b.grid(*(size(s) for s in p.k.shape[:-2]), parts)
-        self.parts = parts
+        self.parts = self._parts()
+        *batch, self.part = self.b.grid(*(index(s) for s in p.k.shape[:-2]), index(self.parts))
         self.head: tuple[Expr, ...] = tuple(batch)
         self.q, self.k, self.v = q, k, v
         if p.columns == 0:
             self._nothing()
-        else:
+        elif p.safe or provably_lt(0, p.columns):
             self._body()
-        return Launch(self.b.build(self._cost()), tuple(self.args))
+        else:
+            with self.b.if_(to_expr(p.columns).eq(0)):
+                self._nothing()
+            with self.b.else_():
+                self._body()
+        return Launch(self.b.build(self._cost(), bounded=True), tuple(self.args))
 
     def _param(self, name: str, x: View, out: bool = False) -> Buffer:
         self.args.append(Arg(x.value, x.offset))
-        return self.b.param(name, x.value.dtype, [size(s) for s in x.shape], [size(s) for s in x.strides], out=out)
+        return self.b.param(name, x.value.dtype, [index(s) for s in x.shape], [index(s) for s in x.strides], out=out)
 
-    def _parts(self) -> int:
+    def _parts(self) -> Size:
         """Grid blocks a key head: enough to keep all threads busy, but each packs k anew."""
-        heads = math.prod(size(s) for s in self.p.k.shape[:-2])
-        units = self.p.group * math.ceil(self.p.rows / max(self.block, 1))
-        wanted = math.ceil(4 * self.machine.threads / max(heads, 1))
-        return max(1, min(units, wanted)) if self.machine.threads > 1 else 1
+        heads = greatest(product(self.p.k.shape[:-2]), 1)
+        units = self.p.group * ceildiv(self.p.rows, max(self.block, 1))
+        return greatest(1, least(units, ceildiv(4 * self.machine.threads, heads))) if self.machine.threads > 1 else 1
 
     def _cost(self) -> float:
         p = self.p
-        pairs = math.prod(size(s) for s in p.q.shape[:-1]) * p.columns // (2 if p.causal else 1)
-        features = size(p.q.shape[-1]) + size(p.v.shape[-1])
-        products = gemm_ns(self.machine, max(pairs // max(p.columns, 1), 1), p.columns, features, 1, p.q.value.dtype.bytes)
+        columns = self.hints(p.columns)
+        pairs = self.hints.product(p.q.shape[:-1]) * columns // (2 if p.causal else 1)
+        rows = max(pairs // max(columns, 1), 1)
+        products = gemm_ns(self.machine, rows, columns, p.depth + p.features, 1, p.q.value.dtype.bytes)
         return products + pairs * (op_cycles("exp") + 6) / self.machine.lanes / self.machine.ghz
 
     def _nothing(self) -> None:
-        """No keys at all: what eager's operator gives, or a product over nothing."""
-        fill = math.nan if self.p.safe else 0.0
-        with self.b.if_(self.part.eq(0)), self.b.for_(self.p.group, name="g") as g:
-            head = (*self.head[:-1], self.head[-1] * const(self.p.group) + g)
-            with self.b.parallel(self.p.rows, self.out.shape[-1]) as (r, d):
-                self.b.store(self.out, (*head, r, d), fill)
+        """No keys at all: a product over nothing."""
+        with self.b.if_(self.part.eq(0)), self.b.for_(index(self.p.group), name="g") as g:
+            head = (*self.head[:-1], self.head[-1] * to_expr(self.p.group) + g)
+            with self.b.parallel(index(self.p.rows), self.out.shape[-1]) as (r, d):
+                self.b.store(self.out, (*head, r, d), 0.0)
 
     # --- the loops over query rows ---
 
@@ -223,36 +259,44 @@ class _Writer:
         if not self.few:
             self._pack_keys()
         self.values = self._packed_values()
-        if self.full:
-            self._units(self.full, self.block, 0)
-        if self.rest:
-            self._units(1, self.rest, self.full * self.block)
+        if not isinstance(self.p.rows, int):
+            self._units(ceildiv(self.p.rows, self.block), None, 0)
+            return
+        size, full, rest = balanced(self.p.rows, ROWS)
+        if full:
+            self._units(full, size, 0)
+        if rest:
+            self._units(1, rest, full * size)
 
-    def _units(self, blocks: int, rows: int, first: int) -> None:
-        """Every `parts`-th one of `blocks` blocks of rows in each head of the group."""
+    def _units(self, blocks: Size, rows: int | None, first: int) -> None:
+        """Every `parts`-th one of `blocks` blocks of rows in each head of the group; `rows` each, None: what is left."""
         units = blocks * self.p.group
-        turns = math.ceil(units / self.parts)
-        with self.b.for_(turns, name="turn") as turn:
-            unit = turn * const(self.parts) + self.part
-            if units % self.parts == 0:
+        with self.b.for_(index(ceildiv(units, self.parts)), name="turn") as turn:
+            unit = turn * to_expr(self.parts) + self.part
+            if divides(self.parts, units):
                 self._unit(unit, blocks, rows, first)
             else:
-                with self.b.if_(unit < units):
+                with self.b.if_(unit < to_expr(units)):
                     self._unit(unit, blocks, rows, first)
 
-    def _unit(self, unit: Expr, blocks: int, rows: int, first: int) -> None:
-        head = self.head
-        if self.p.group > 1:
-            head = (*head[:-1], head[-1] * const(self.p.group) + unit // const(blocks))
-        start = unit % const(blocks) * const(rows) + const(first)
-        _Block(self, head, start, rows).write()
+    def _unit(self, unit: Expr, blocks: Size, rows: int | None, first: int) -> None:
+        head, count = self.head, to_expr(blocks)
+        if self.p.group != 1:
+            head = (*head[:-1], head[-1] * to_expr(self.p.group) + unit // count)
+        start = unit % count * const(self.block if rows is None else rows) + const(first)
+        if rows is None:
+            start = self.b.let(start, "start")
+            left = self.b.let(minimum(to_expr(self.p.rows) - start, self.block), "rows")
+            _Block(self, head, start, left, self.block).write()
+        else:
+            _Block(self, head, start, const(rows), rows).write()
 
     # --- keys and values ---
 
     def _pack_keys(self) -> None:
         """k^T in panels [ceil(columns / nr)][D][nr], zero beyond the last column."""
-        d, nr = self.deep(size(self.p.k.shape[-1])), self.nr
-        shape = (math.ceil(self.p.columns / nr), d, nr)
+        d, nr = self.deep(self.p.depth), self.nr
+        shape = (index(ceildiv(self.p.columns, nr)), d, nr)
         layout = paired(shape, (d * nr,), self.pair) if self.pair > 1 else None
         self.panels = self.b.alloc(self.element, shape, Scope.SHARED, "panels", layout=layout)
         with self.b.for_(shape[0], name="panel") as panel:
@@ -261,16 +305,17 @@ class _Writer:
 
     def _packed_values(self) -> Callable[[Span, Span], Region]:
         """How to name a region of v: in place, or as a row-major copy where reading it again and again would be slow."""
-        v, rows, features = self.p.v, self.p.columns, size(self.p.v.shape[-1])
+        v, rows, features = self.p.v, index(self.p.columns), self.p.features
         if self.pair > 1:
-            rows = math.ceil(self.deep(rows) / self.chunk) * self.chunk
+            rows = index(ceildiv(ceildiv(self.p.columns, self.unit) * self.unit, self.chunk) * self.chunk)
             pairs = self.b.alloc(v.value.dtype, (rows, features), Scope.SHARED, "values", layout=paired((rows, features), ()))
             self.b.copy(region(self.v, *self.head, (0, rows), (0, features)), pairs)
             return lambda span, across: region(pairs, span, across)
-        stride = size(v.strides[-2])
-        strided = features > 1 and v.strides[-1] != 1
+        stride = self.hints(v.strides[-2])
+        strided = (features > 1 or self.open) and v.strides[-1] != 1
         slow = v.value.dtype is not self.dtype or stride * v.value.dtype.bytes % _ALIASING == 0 or stride < features
-        if not strided and not (slow and self.p.rows * self.p.group // self.parts > 2 * FEW):
+        often = self.hints(self.p.rows * self.p.group // self.parts) > 2 * FEW
+        if not strided and not (slow and often):
             return lambda span, across: region(self.v, *self.head, span, across)
         steps = (features + (_PAD if features * self.dtype.bytes % _ALIASING == 0 else 0), 1)
         copy = self.b.alloc(self.dtype, (rows, features), Scope.SHARED, "values", strides=steps)
@@ -279,37 +324,49 @@ class _Writer:
 
 
 class _Block:
-    """One block of query rows of one head: `rows` of them from `start`."""
+    """One block of query rows of one head: `rows` of them from `start`, in buffers with `room` for so many."""
 
-    def __init__(self, writer: _Writer, head: tuple[Expr, ...], start: Expr, rows: int) -> None:
+    def __init__(self, writer: _Writer, head: tuple[Expr, ...], start: Expr, rows: Expr, room: int) -> None:
         self.w, self.b, self.head, self.start, self.rows = writer, writer.b, head, start, rows
-        self.features = size(writer.p.v.shape[-1])
-        p, dtype = writer.p, writer.dtype
-        depth = size(p.q.shape[-1])
-        deep, element = writer.deep(depth), writer.element
+        self.features, dtype = writer.p.features, writer.dtype
+        deep, element = writer.deep(writer.p.depth), writer.element
         pad = _PAD if deep * element.bytes % _ALIASING == 0 else 0
         width = math.ceil(writer.width / writer.nr) * writer.nr
-        self.query = self.b.alloc(element, (rows, deep), Scope.SHARED, "query", strides=(deep + pad, 1))
-        self.scores = self.b.alloc(dtype, (rows, width), Scope.FRAGMENT, "scores", strides=(width + _PAD, 1))
+        self.query = self.b.alloc(element, (room, deep), Scope.SHARED, "query", strides=(deep + pad, 1))
+        self.scores = self.b.alloc(dtype, (room, width), Scope.FRAGMENT, "scores", strides=(width + _PAD, 1))
         self.weights = self.scores  # what the values are multiplied with
         if writer.pair > 1:
             wide = math.ceil(writer.deep(writer.width) / writer.chunk) * writer.chunk
-            self.weights = self.b.alloc(element, (rows, wide), Scope.FRAGMENT, "weights", strides=(wide + 2 * _PAD, 1))
-        self.acc = self.b.alloc(dtype, (rows, self.features), Scope.FRAGMENT, "acc")
-        self.highest, self.total = (self.b.alloc(dtype, (rows,), Scope.SHARED, n) for n in ("highest", "total"))
-        self.peak = self.b.alloc(dtype, (rows,), Scope.SHARED, "peak")
+            self.weights = self.b.alloc(element, (room, wide), Scope.FRAGMENT, "weights", strides=(wide + 2 * _PAD, 1))
+        self.acc = self.b.alloc(dtype, (room, self.features), Scope.FRAGMENT, "acc")
+        self.highest, self.total = (self.b.alloc(dtype, (room,), Scope.SHARED, n) for n in ("highest", "total"))
+        self.peak = self.b.alloc(dtype, (room,), Scope.SHARED, "peak")
 
     def write(self) -> None:
         self._load_query()
-        if self.w.whole:
-            self._whole_rows()
+        if self.w.open:
+            self._any_columns()
+        elif self.w.whole:
+            self._whole_rows(Columns(const(0), self._columns_seen(), self.w.p.causal))
         else:
             self._running()
         self._store()
 
+    def _any_columns(self) -> None:
+        """The first block as whole rows, then those that follow, if there are any."""
+        causal, width = self.w.p.causal, const(self.w.width)
+        seen = self.b.let(self._columns_seen(), "columns")
+        if self.w.whole:
+            self._whole_rows(Columns(const(0), seen, causal))
+            return
+        self._whole_rows(Columns(const(0), self.b.let(minimum(seen, width), "first"), causal))
+        with self.b.for_((seen + (width - 1)) // width - 1, name="step") as step:
+            first = self.b.let((step + 1) * width, "from")
+            self._step(Columns(first, self.b.let(minimum(seen - first, width), "count"), causal))
+
     def _load_query(self) -> None:
         """A copy in the type that is multiplied, scaled where that is exact."""
-        depth = size(self.w.p.q.shape[-1])
+        depth = self.w.p.depth
         with self.b.parallel(self.rows, depth) as (r, d):
             x = cast(self.w.q[(*self.head, self.start + r, d)], self.w.dtype)
             x = x * self.w.p.scale if self.w.folds_scale and self.w.p.scale != 1 else x
@@ -319,13 +376,12 @@ class _Block:
 
     def _columns_seen(self) -> Expr:
         """Up to which column the last row of the block sees."""
-        columns = const(self.w.p.columns)
-        return minimum(self.start + const(self.rows), columns) if self.w.p.causal else columns
+        columns = to_expr(self.w.p.columns)
+        return minimum(self.start + self.rows, columns) if self.w.p.causal else columns
 
     # --- scores in whole rows ---
 
-    def _whole_rows(self) -> None:
-        columns = Columns(const(0), self._columns_seen(), self.w.p.causal)
+    def _whole_rows(self, columns: Columns) -> None:
         self._multiply_keys(columns)
         with self.b.for_(self.rows, name="r") as r:
             seen = self._seen(r, columns)
@@ -341,7 +397,7 @@ class _Block:
             self.b.store(self.highest, r, -math.inf)
             self.b.store(self.total, r, 0.0)
         self.b.fill(self.acc, 0.0)
-        width, columns = const(self.w.width), const(self.w.p.columns)
+        width, columns = const(self.w.width), to_expr(self.w.p.columns)
         full = (minimum(self.start + 1, columns) if self.w.p.causal else columns) // width
         with self.b.for_(full, name="step") as step:
             self._step(Columns(step * width, width, False))
@@ -350,7 +406,7 @@ class _Block:
             with self.b.for_((seen + (width - 1)) // width - full, name="late") as late:
                 first = (full + late) * width
                 self._step(Columns(first, minimum(seen - first, width), True))
-        elif self.w.p.columns % self.w.width:
+        elif self.w.p.columns % self.w.width != 0:
             self._step(Columns(full * width, columns % width, False))
 
     def _step(self, columns: Columns) -> None:
@@ -386,26 +442,39 @@ class _Block:
         nr = const(self.w.nr)
         with self.b.for_((columns.count + (nr - 1)) // nr, name="panel") as panel:
             keys = region(self.w.panels, columns.first // nr + panel, (0, self.w.panels.shape[1]), (0, nr))
-            self.b.gemm(self.query, keys, region(self.scores, (0, self.rows), (panel * nr, nr)), clear=True)
+            query = region(self.query, (0, self.rows), (0, self.query.shape[1]))
+            self.b.gemm(query, keys, region(self.scores, (0, self.rows), (panel * nr, nr)), clear=True)
 
     def _multiply_values(self, columns: Columns, clear: bool) -> None:
         rows, across = (0, self.rows), (0, self.features)
+        target = region(self.acc, rows, across)
         if self.w.pair == 1:
             values = self.w.values((columns.first, columns.count), across)
-            self.b.gemm(region(self.weights, rows, (0, columns.count)), values, self.acc, clear=clear)
+            self.b.gemm(region(self.weights, rows, (0, columns.count)), values, target, clear=clear)
             return
         if isinstance(columns.count, Const):
             depth = self.w.deep(int(columns.count.value))
             self.b.gemm(
-                region(self.weights, rows, (0, depth)), self.w.values((columns.first, depth), across), self.acc, clear=clear
+                region(self.weights, rows, (0, depth)), self.w.values((columns.first, depth), across), target, clear=clear
             )
             return
         if clear:
-            self.b.fill(self.acc, 0.0)
+            self.b.fill(region(self.acc, rows, across), 0.0)
+
+        def chunks(before: Expr, chunk: Expr, count: Expr) -> None:
+            with self.b.for_(count, name="chunk") as i:
+                at = before + i * chunk
+                values = self.w.values((columns.first + at, chunk), across)
+                self.b.gemm(region(self.weights, rows, (at, chunk)), values, target)
+
         chunk = const(self.w.chunk)
-        with self.b.for_((columns.count + (chunk - 1)) // chunk, name="chunk") as i:
-            values = self.w.values((columns.first + i * chunk, chunk), across)
-            self.b.gemm(region(self.weights, rows, (i * chunk, chunk)), values, self.acc)
+        if self.w.open and self.w.width > CHUNK:
+            long = const(CHUNK)
+            whole = self.b.let(columns.count // long, "long")
+            chunks(const(0), long, whole)
+            chunks(whole * long, chunk, (columns.count - whole * long + (chunk - 1)) // chunk)
+        else:
+            chunks(const(0), chunk, (columns.count + (chunk - 1)) // chunk)
 
     def _seen(self, r: Expr, columns: Columns) -> Expr:
         """How many of the block's columns row r sees: those before the diagonal."""

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from ...base.dims import divides, quotient
 from ...graph.ir import Family, Graph, Node, rewrite_nodes, users
-from ...graph.ops.contract import MATMUL
+from ...graph.ops.contract import ATTENTION, MATMUL
 from ...graph.ops.pointwise import ADD, BITAND, BITOR, FULL, MAXIMUM, MINIMUM, MUL
 from ...graph.ops.reduce import ReduceAttrs
 from ...graph.ops.view import RESHAPE, SLICE
@@ -31,12 +31,19 @@ _EMPTY = {"sum": 0, "prod": 1, "any": False, "all": True}
 
 def prepare(graph: Graph, machine: Machine, hints: Hints, library: bool = False) -> Graph:
     """`library`: a library may compute what `for_library` says."""
-    graph = expand_composites(graph)
+    graph = expand_composites(rewrite_nodes(graph, _attention))
     graph = rewrite_nodes(graph, lambda n, args: _reduction(n, args, machine, hints))
     fixed = fixed_nodes(graph)
     readers = users(graph) if library else {}
     left = {n for n in readers if for_library(n, machine, hints) and n.args[1] not in fixed and not any(map(_fuses, readers[n]))}
     return rewrite_nodes(graph, lambda n, args: None if n in left else _packed(n, args, fixed, machine, hints))
+
+
+def _attention(n: Node, args: tuple[Node, ...]) -> Node | None:
+    """Attention written out where its template lacks a number that it needs: how many features there are."""
+    if n.op is not ATTENTION or ATTENTION.expand is None or all(isinstance(a.shape[-1], int) for a in args[:3]):
+        return None
+    return ATTENTION.expand(n.attrs, *args)
 
 
 def for_library(n: Node, machine: Machine, hints: Hints) -> bool:
