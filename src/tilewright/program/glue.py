@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from .access import BINARY, COMPARE, IN_PLACE
 from .breaks import Break
 from .frames import Frame, Handled, Origin
-from .instructions import NULL_BELOW, OPERATORS
+from .instructions import AFTER_END_FOR, NULL_BELOW, OPERATORS
 from .instructions_calls import call_operands
 from .opcodes import NULL, UNSET, Instruction
 from .rebuild import ITERATORS, Rebuild
 from .resume import Place, form_of, tail
+from .sources import MISSING
 
 if TYPE_CHECKING:
     from .units import Program
@@ -126,6 +127,9 @@ def _one_instruction(w: _Writer, frame: Frame, i: Instruction, why: Break | None
         following = w.go_on(frame.at + 1, frame.stack[:-1])
         yes, no = (target, following) if "TRUE" in op else (following, target)
         return [*w.guarded(f"c = bool({condition})"), f"if c: {yes}", no]
+    written = _WRITERS.get(op)
+    if written is not None:
+        return written(w, frame, i)
     if op == "LOAD_METHOD":
         method = f"c = getattr({r.expression(frame.stack.pop())}, {i.value!r})"
         extra: tuple[Any, ...] = (NULL, "c") if NULL_BELOW else ("c", NULL)
@@ -159,6 +163,53 @@ def _routed(w: _Writer, function: str, why: Break | None) -> str:
         return function
     w.r.constants["route"] = w.program.route
     return f"route({function})"
+
+
+def _for_iter(w: _Writer, frame: Frame, i: Instruction) -> list[str]:
+    iterator, end = w.r.expression(frame.stack[-1]), w.r.constant(MISSING)
+    after = i.target + (0 if frame.code.instructions[i.target].op != "END_FOR" else 2 if AFTER_END_FOR else 1)
+    following, done = w.go_on(frame.at + 1, frame.stack, extra=("c",)), w.go_on(after, frame.stack[:-1])
+    return [*w.guarded(f"c = next({iterator}, {end})"), f"if c is not {end}: {following}", done]
+
+
+def _before_with(w: _Writer, frame: Frame, i: Instruction) -> list[str]:
+    enter = f"m = {w.r.expression(frame.stack.pop())}; x, c = m.__exit__, {w.r.constant(_enter)}(m)"
+    return [*w.guarded(enter), w.go_on(frame.at + 1, frame.stack, extra=("x", "c"))]
+
+
+def _enter(manager: Any) -> Any:
+    return type(manager).__enter__(manager)
+
+
+def _unpack(w: _Writer, frame: Frame, i: Instruction) -> list[str]:
+    before, after, star = (i.arg & 255, i.arg >> 8, 1) if i.op == "UNPACK_EX" else (i.arg, 0, 0)
+    names = [f"c{n}" for n in range(before + star + after)]
+    targets = [f"*{n}" if star and k == before else n for k, n in enumerate(names)]
+    statement = f"[{', '.join(targets)}] = {w.r.expression(frame.stack.pop())}"
+    return [*w.guarded(statement), w.go_on(frame.at + 1, frame.stack, extra=tuple(reversed(names)))]
+
+
+def _extend(w: _Writer, frame: Frame, i: Instruction) -> list[str]:
+    value = w.r.expression(frame.stack.pop())
+    method = "extend" if i.op == "LIST_EXTEND" else "update"
+    return [*w.guarded(f"{w.r.expression(frame.stack[-i.arg])}.{method}({value})"), w.go_on(frame.at + 1, frame.stack)]
+
+
+def _format_value(w: _Writer, frame: Frame, i: Instruction) -> list[str]:
+    spec = w.r.expression(frame.stack.pop()) if i.arg & 4 else "''"
+    value = w.r.expression(frame.stack.pop())
+    text = f"{('', 'str', 'repr', 'ascii')[i.arg & 3]}({value})"
+    return [*w.guarded(f"c = format({text}, {spec})"), w.go_on(frame.at + 1, frame.stack, extra=("c",))]
+
+
+_WRITERS = {
+    "FOR_ITER": _for_iter, "BEFORE_WITH": _before_with, "UNPACK_SEQUENCE": _unpack, "UNPACK_EX": _unpack, "LIST_EXTEND": _extend,
+    "SET_UPDATE": _extend, "DICT_UPDATE": _extend, "FORMAT_VALUE": _format_value,
+}  # fmt: skip
+
+
+def _convert(r: Rebuild, i: Instruction, operands: list[str]) -> str:
+    return f"{(None, 'str', 'repr', 'ascii')[i.arg]}({operands[0]})"
 
 
 def _binary(r: Rebuild, i: Instruction, operands: list[str]) -> str:
@@ -197,5 +248,7 @@ _FORMS: dict[str, tuple[int, Any, bool]] = {
     "UNARY_INVERT": (1, lambda r, i, v: f"~{v[0]}", True),
     "TO_BOOL": (1, lambda r, i, v: f"bool({v[0]})", True),
     "GET_ITER": (1, lambda r, i, v: f"iter({v[0]})", True),
+    "CONVERT_VALUE": (1, _convert, True),
+    "FORMAT_WITH_SPEC": (2, lambda r, i, v: f"format({v[0]}, {v[1]})", True),
     "FORMAT_SIMPLE": (1, lambda r, i, v: f"format({v[0]})", True),
 }
