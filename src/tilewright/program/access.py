@@ -368,6 +368,8 @@ def _hashable(cx: Capture, key: Any) -> Any:
         return key if all(a is b for a, b in zip(key, settled)) else settled
     if type(key) is Fake:
         raise Break("object", "a tensor as a key")
+    if is_opaque(key):
+        raise Break("object", f"a {type(key).__name__} as a key")
     return key
 
 

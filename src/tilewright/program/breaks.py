@@ -24,6 +24,7 @@ REASONS: dict[str, Reason] = {
         "Python branches on a tensor's data",
         "keep the decision on the tensor (torch.where), or move it out of the compiled function",
     ),
+    "varying": Reason("a Python value is needed that changes from call to call", "keep it in a tensor"),
     "operation": Reason("a tensor operation cannot be recorded", "call it outside the compiled function"),
     "opcode": Reason("the interpreter does not know a bytecode instruction", "rewrite the statement in simpler ones"),
     "builtin": Reason(

@@ -250,7 +250,7 @@ def iterable(cx: Capture, a: Any) -> Any:
         if hasattr(cls, "keys") and isinstance(a, collections.abc.Mapping) and not isinstance(a, dict):
             return {k: access.get_item(cx, a, k) for k in access.iterate(cx, a)}
         return a if isinstance(a, dict | list | tuple) else access.iterate(cx, a)
-    if isinstance(a, types.GeneratorType) or is_opaque(a):
+    if isinstance(a, types.GeneratorType) or is_opaque(a) or (hasattr(cls, "__next__") and id(a) in cx.outside.known):
         raise Break("object", f"{cls.__name__} from outside is iterated")
     if _is_user_callable(a):
         return cx.interpreted(a)

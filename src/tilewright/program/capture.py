@@ -121,6 +121,7 @@ class Capture:
         self.running = False
         self.lost: Break | None = None  # a graph break in what ran when an object was dropped
         self.raised: tuple[BaseException, Location] | None = None  # the last exception seen, and where it arose
+        self.origins: dict[int, tuple[BaseException, Location, str]] = {}  # where exceptions arose, and in which function
         self.memo: set[Any] = set()
         self.global_hooks_read = self.global_hooks = False
         self.new_objects = _NewObjects()
@@ -177,7 +178,10 @@ class Capture:
 
     def finish_call(self, frame: Frame) -> Any:
         kind, value = frame.run()
-        return Generator(frame) if kind == GENERATOR else value
+        if kind != GENERATOR:
+            return value
+        frame.then = ""  # what it yields, and when, is another matter than the call's result
+        return Generator(frame)
 
     def class_body(self, f: types.FunctionType, namespace: Any) -> None:
         assert self.frame is not None
@@ -235,6 +239,10 @@ class Capture:
 
     def is_generator(self, o: Any) -> bool:
         return type(o) is Generator
+
+    def original(self, v: Any) -> Any:
+        """The function that stands behind one that is interpreted."""
+        return v.f if type(v) is Interpreted else v
 
     def interpreted(self, f: Any) -> Any:
         if f is None or isinstance(f, type | types.BuiltinFunctionType | types.MethodDescriptorType):

@@ -162,6 +162,7 @@ class Frame:
         cx.spend()
         if e.__context__ is None and cx.handled is not None and cx.handled is not e:
             e.__context__ = cx.handled
+        cx.origins.setdefault(id(e), (e, self.location(), self.code.code.co_name))
         if not cx.is_raised(e):
             cx.raised = e, self.location()
         handler = self.code.handler(self.at)

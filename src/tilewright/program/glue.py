@@ -7,9 +7,11 @@ no such form, lines that run the rest without the interpreter. Must not know gua
 
 from __future__ import annotations
 
+import collections
 import operator
 import sys
 import types
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from .access import BINARY, COMPARE, IN_PLACE
@@ -19,8 +21,9 @@ from .instructions import AFTER_END_FOR, NULL_BELOW, OPERATORS
 from .instructions_calls import call_operands
 from .opcodes import NULL, UNSET, Instruction
 from .rebuild import ITERATORS, Rebuild
-from .resume import Place, form_of, tail
+from .resume import place_of, tail
 from .sources import MISSING
+from .varying import Varying
 
 if TYPE_CHECKING:
     from .units import Program
@@ -57,23 +60,42 @@ class _Writer:
         self.frame = frames[0]
         self.r = r
         self.saved: list[Any] = []
+        self.uses = collections.Counter(id(v) for f in frames for u in (*f.slots, *f.stack) for v in _iterators(u))
+        for f in frames:
+            for v in (*f.slots, *f.stack):
+                if v is not UNSET and not isinstance(v, (*_STACK_ITERATORS, Handled, Origin)):
+                    r.expression(v)  # it may hold iterators
+
+    def is_apart(self, v: Any) -> bool:
+        """Whether it is an iterator that nothing else in the program holds, so that it need not stay the object it is."""
+        return isinstance(v, _STACK_ITERATORS) and all(self.uses[id(u)] < 2 and not self.r.is_made(u) for u in _iterators(v))
 
     def go_on(self, at: int, stack: list[Any], wanted: bool = True, extra: tuple[Any, ...] = (), callers: int = 0) -> str:
         """`return` the next piece's result. `extra`: the stack's top: names of results, and NULL. `callers`: frames to leave."""
-        places, operands = [], []
+        places, operands, varying = [], [], []
         for frame in self.frames[callers:]:
             first = frame is self.frames[callers]
-            place, leaves = _place(frame, at if first else frame.at, stack if first else frame.stack, extra if first else ())
+            values = [*(stack if first else frame.stack), *(_Name(e) if isinstance(e, str) else e for e in extra if first)]
+            place, leaves = place_of(frame, at if first else frame.at, values, self.is_apart)
             tail(place)  # where the rest cannot run without the interpreter, say so now
             places.append(place)
+            varying += [len(operands) + n for n, v in enumerate(leaves) if type(v) in (_Name, Varying)]
             operands += [v if type(v) is _Name else self.r.expression(v) for v in leaves]
         tables = tuple(f.globals for f in self.frames[callers:])
-        rest = self.r.constant(self.program.rest(tuple(places), tables, wanted))
+        piece = self.program.rest(tuple(places), tables, wanted)
+        piece.data.update(varying)
+        rest = self.r.constant(piece)
         self.r.constants["ran"] = self.program.ran
         return f"ran.append({rest}); return {rest}({', '.join(operands)})"
 
     def guarded(self, statement: str) -> list[str]:
         """The statement; an exception it raises goes to the handler that covers the instruction, or a caller's."""
+        lines = [statement]
+        handled = self.frame.cx.handling[-1]
+        if handled is not None:  # what looks for it, and what is raised, shall find it
+            h = self.r.expression(handled)
+            lines = [f"t = {h}.__traceback__", f"try: raise {h}", "except BaseException:"]
+            lines += [f"    {h}.__traceback__ = t", f"    {statement}"]
         for n, frame in enumerate(self.frames):
             handler = frame.code.handler(frame.at)
             if handler is not None:
@@ -81,9 +103,9 @@ class _Writer:
                 if handler.lasti:
                     stack = [*stack, Origin(frame.code.instructions[frame.at].offset)]
                 go_on = self.go_on(handler.target, stack, extra=("e",), callers=n)
-                return ["e = None", "try:", f"    {statement}", "except BaseException as error:", "    e = error",
-                        f"if e is not None: {go_on}"]  # fmt: skip
-        return [statement]
+                caught = ["except BaseException as error:", "    e = error", f"if e is not None: {go_on}"]
+                return ["e = None", "try:", *[f"    {line}" for line in lines], *caught]
+        return lines
 
 
 class _Name(str):
@@ -92,15 +114,12 @@ class _Name(str):
     __slots__ = ()
 
 
-def _place(frame: Frame, at: int, stack: list[Any], extra: tuple[Any, ...]) -> tuple[Place, list[Any]]:
-    """Where the frame goes on, and the values that pass."""
-    slots = tuple(n for n, v in enumerate(frame.slots) if v is not UNSET)
-    forms, leaves = [], []
-    for v in (*[frame.slots[n] for n in slots], *stack, *[_Name(e) if isinstance(e, str) else e for e in extra]):
-        form, values = form_of(v, _STACK_ITERATORS)
-        forms.append(form)
-        leaves += values
-    return Place(frame.code.code, at, slots, tuple(forms), frame.then), leaves
+def _iterators(v: Any) -> Iterator[Any]:
+    """The iterator, and those that it reads."""
+    if isinstance(v, _STACK_ITERATORS):
+        yield v
+        for operand in v.__reduce__()[1]:
+            yield from _iterators(operand)
 
 
 def _one_instruction(w: _Writer, frame: Frame, i: Instruction, why: Break | None) -> list[str] | None:
@@ -166,10 +185,10 @@ def _routed(w: _Writer, function: str, why: Break | None) -> str:
 
 
 def _for_iter(w: _Writer, frame: Frame, i: Instruction) -> list[str]:
-    iterator, end = w.r.expression(frame.stack[-1]), w.r.constant(MISSING)
+    iterator, end = w.r.expression(frame.stack.pop()), w.r.constant(MISSING)
     after = i.target + (0 if frame.code.instructions[i.target].op != "END_FOR" else 2 if AFTER_END_FOR else 1)
-    following, done = w.go_on(frame.at + 1, frame.stack, extra=("c",)), w.go_on(after, frame.stack[:-1])
-    return [*w.guarded(f"c = next({iterator}, {end})"), f"if c is not {end}: {following}", done]
+    following, done = w.go_on(frame.at + 1, frame.stack, extra=("i", "c")), w.go_on(after, frame.stack)
+    return [f"i = {iterator}", *w.guarded(f"c = next(i, {end})"), f"if c is not {end}: {following}", done]
 
 
 def _before_with(w: _Writer, frame: Frame, i: Instruction) -> list[str]:
@@ -179,6 +198,11 @@ def _before_with(w: _Writer, frame: Frame, i: Instruction) -> list[str]:
 
 def _enter(manager: Any) -> Any:
     return type(manager).__enter__(manager)
+
+
+def _with_except_start(w: _Writer, frame: Frame, i: Instruction) -> list[str]:
+    leave, e = w.r.expression(frame.stack[-4]), w.r.expression(frame.stack[-1])
+    return [*w.guarded(f"c = {leave}(type({e}), {e}, {e}.__traceback__)"), w.go_on(frame.at + 1, frame.stack, extra=("c",))]
 
 
 def _unpack(w: _Writer, frame: Frame, i: Instruction) -> list[str]:
@@ -202,9 +226,15 @@ def _format_value(w: _Writer, frame: Frame, i: Instruction) -> list[str]:
     return [*w.guarded(f"c = format({text}, {spec})"), w.go_on(frame.at + 1, frame.stack, extra=("c",))]
 
 
+def _build_string(w: _Writer, frame: Frame, i: Instruction) -> list[str]:
+    parts = ", ".join([w.r.expression(v) for v in frame.popn(i.arg)])
+    return [f"c = ''.join([{parts}])", w.go_on(frame.at + 1, frame.stack, extra=("c",))]
+
+
 _WRITERS = {
-    "FOR_ITER": _for_iter, "BEFORE_WITH": _before_with, "UNPACK_SEQUENCE": _unpack, "UNPACK_EX": _unpack, "LIST_EXTEND": _extend,
-    "SET_UPDATE": _extend, "DICT_UPDATE": _extend, "FORMAT_VALUE": _format_value,
+    "BUILD_STRING": _build_string, "FOR_ITER": _for_iter, "BEFORE_WITH": _before_with, "WITH_EXCEPT_START": _with_except_start,
+    "UNPACK_SEQUENCE": _unpack, "UNPACK_EX": _unpack, "LIST_EXTEND": _extend, "SET_UPDATE": _extend, "DICT_UPDATE": _extend,
+    "FORMAT_VALUE": _format_value,
 }  # fmt: skip
 
 

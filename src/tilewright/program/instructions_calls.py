@@ -42,7 +42,7 @@ def _build_slice(f: Frame, i: Instruction) -> None:
 
 
 def _build_string(f: Frame, i: Instruction) -> None:
-    f.stack.append("".join(f.popn(i.arg)))
+    f.stack.append("".join([str(v) for v in f.popn(i.arg)]))  # a text that varies has no `str`
 
 
 def _format_value(f: Frame, i: Instruction) -> None:

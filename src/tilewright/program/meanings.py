@@ -81,7 +81,7 @@ def _len(cx: Capture, o: Any) -> int:
 
 def _isinstance(cx: Capture, o: Any, classes: Any) -> bool:
     if type(o) is Varying:
-        o = 0
+        o = type(o.value)()
     if isinstance(classes, tuple):
         return any(_isinstance(cx, o, c) for c in classes)
     if type(o) is Fake:
@@ -102,7 +102,7 @@ def _type(cx: Capture, *args: Any, **kwargs: Any) -> Any:
         cx.new_classes.add(made)
         return made
     if type(args[0]) is Varying:
-        return int
+        return type(args[0].value)
     if type(args[0]) is Fake:
         real = cx.real(args[0])
         return torch.Tensor if real is None else type(real)

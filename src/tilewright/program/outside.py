@@ -18,7 +18,7 @@ from ..graph.recorder import ArgSource, ConstantSource, ParameterSource, Recorde
 from .breaks import Break
 from .effects import Effects
 from .sources import MISSING, Known, Rows, is_atom
-from .trust import is_python_class
+from .trust import is_opaque, is_python_class
 from .varying import Varying
 
 SEQUENCES = (list, tuple)
@@ -62,8 +62,8 @@ class Outside:
         seen = value
         if isinstance(value, torch.Tensor):
             seen = self._tensor(value, slot, name, argument, source)
-        elif type(value) is int and name in self.varying and abs(value) < 2**62:
-            self.rows.test("type", slot, int, why=f"{name} is no int")
+        elif name in self.varying and (type(value) is str or (type(value) in (int, float) and abs(value) < 2**62)):
+            self.rows.test("type", slot, type(value), why=f"{name} is no {type(value).__name__}")
             seen = Varying(self, value, f"P{slot}", frozenset((slot,)))
             self._unsettled[slot] = value, name
         elif is_atom(value):
@@ -78,6 +78,9 @@ class Outside:
             self.rows.test("type", slot, type(value), why=f"{name} has another type")
             self._note(value, slot, name, False, argument)
             self.effects.keep_exception(value)
+        elif argument and (is_opaque(value) or hasattr(type(value), "__next__")):
+            self.rows.test("type", slot, type(value), why=f"{name} has another type")
+            self._note(value, slot, name, False, argument)
         elif argument and type(value) is types.CellType:
             self.rows.test("type", slot, types.CellType, why=f"{name} is no cell")
             self._note(value, slot, name, False, argument)

@@ -7,6 +7,7 @@ from outside are themselves, objects made inside are made again, each once. Must
 
 from __future__ import annotations
 
+import ast
 import collections
 import types
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,9 @@ from torch import nn
 
 from ..graph.fake import Fake
 from .breaks import Break
+from .frames import Handled
 from .opcodes import NULL, UNSET
+from .resume import generator, place_of, tail
 from .sources import is_atom
 from .trust import is_opaque, is_python_class
 from .varying import Varying
@@ -28,6 +31,25 @@ ITERATORS = tuple(
     type(i) for i in (iter([]), iter(()), iter(range(0)), iter({}), iter({}.items()), iter({}.values()), iter(""),
     iter(set()), reversed([]))
 )  # fmt: skip
+
+
+def traceback_at(file: str, line: int, function: str) -> types.TracebackType | None:
+    """The traceback of an exception that was raised on a line of a function."""
+    tree = ast.parse("raise RuntimeError")
+    for node in ast.walk(tree):
+        if hasattr(node, "lineno"):
+            node.lineno = node.end_lineno = line  # type: ignore[attr-defined]
+    try:
+        exec(compile(tree, file, "exec").replace(co_name=function, co_qualname=function), {})
+    except RuntimeError as e:
+        return e.__traceback__ and e.__traceback__.tb_next
+    return None
+
+
+def _exhausted() -> Any:
+    made = (x for x in ())
+    next(made, None)
+    return made
 
 
 class Rebuild:
@@ -53,8 +75,13 @@ class Rebuild:
             self._kept.append(value)
         return name
 
+    def is_made(self, v: Any) -> bool:
+        """Whether the object is made anew already."""
+        return id(v) in self._names
+
     def expression(self, v: Any) -> str:
         """An expression for the value. Raises Break where it cannot be made anew."""
+        v = self.cx.original(v)
         if v is None or v is True or v is False or type(v) in (int, str):
             return repr(v)
         if isinstance(v, torch.Tensor):
@@ -131,6 +158,8 @@ class Rebuild:
             self._make_cell(name, v)
         elif kind is types.FunctionType:
             self._make_function(name, v)
+        elif kind is types.MethodType and self.cx.is_generator(v.__self__):
+            self._assign(name, f"{self.expression(v.__self__)}.{v.__name__}")
         elif kind is types.MethodType:
             self._assign(name, f"{self.constant(types.MethodType)}({self.expression(v.__func__)}, {self.expression(v.__self__)})")
         elif kind in (types.BuiltinFunctionType, types.MethodWrapperType):
@@ -163,12 +192,31 @@ class Rebuild:
         for key, value in v.__dict__.items():
             self._fill(f"{name}.__dict__[{key!r}] = ", value)
 
+    def _make_generator(self, name: str, v: Any) -> None:
+        frame = v.frame
+        if v.running:
+            raise Break("rebuild", "a generator that is running")
+        if v.done:
+            self._assign(name, f"{self.constant(_exhausted)}()")
+            return
+        handled = v.handled
+        for u in reversed(frame.stack):
+            if type(u) is Handled:
+                u.current, handled = handled, u.previous
+        place, leaves = place_of(frame, frame.at + (0 if v.started else 1), frame.stack, suspended=v.started)
+        tail(place)
+        operands = "".join([f", {self.expression(x)}" for x in leaves])
+        self._assign(name, f"{self.constant(generator)}({self.constant(place)}, {self.constant(frame.globals)}{operands})")
+
     def _make_reduced(self, name: str, v: Any) -> None:
         """As a copy is made: by what `__reduce_ex__` says."""
         kind = type(v)
         if isinstance(v, type):
             raise Break("rebuild", f"the class {v.__qualname__}")
-        if is_opaque(v) or self.cx.is_generator(v) or isinstance(v, types.GeneratorType):
+        if self.cx.is_generator(v):
+            self._make_generator(name, v)
+            return
+        if is_opaque(v) or isinstance(v, types.GeneratorType):
             raise Break("rebuild", kind.__name__)
         if (
             is_python_class(kind)
@@ -178,8 +226,6 @@ class Rebuild:
             if kind.__reduce__ is object.__reduce__ and not hasattr(kind, "__getnewargs_ex__"):
                 self._make_object(name, v)
                 return
-        if isinstance(v, map | filter):
-            raise Break("rebuild", kind.__name__)
         try:
             reduced = v.__reduce_ex__(4)
         except Exception as e:
@@ -197,6 +243,9 @@ class Rebuild:
                 if getattr(v, key) is not None:
                     self.lines.append(f"{name}.{key} = {self.expression(getattr(v, key))}")
             self.lines.append(f"{name}.__suppress_context__ = {v.__suppress_context__}")
+            if id(v) in self.cx.origins:
+                _, at, function = self.cx.origins[id(v)]
+                self.lines.append(f"{name}.__traceback__ = {self.constant(traceback_at)}({at.file!r}, {at.line}, {function!r})")
         for x in items or ():
             self.lines.append(f"{name}.append({self.expression(x)})")
         for k, x in pairs or ():

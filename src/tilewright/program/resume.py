@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import operator
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ..base.errors import Location
 from ..base.weak import remembered
 from .breaks import Break
-from .frames import PUSH, Handled, Origin
+from .frames import PUSH, Frame, Handled, Origin
 from .opcodes import NULL, UNSET, assemble, decode, encode_exceptions, exception_table, no_lines
 
 
@@ -98,8 +99,8 @@ class Offset:
 Form = Whole | Nothing | Iter | Method | Handling | Offset
 
 
-def form_of(v: Any, iterators: tuple[type, ...]) -> tuple[Form, list[Any]]:
-    """How a stack value passes, and the values that pass."""
+def form_of(v: Any, is_apart: Callable[[Any], bool] = lambda v: False) -> tuple[Form, list[Any]]:
+    """How a value passes, and the values that pass. `is_apart`: whether it is an iterator to be made anew from its parts."""
     if v is NULL:
         return Nothing(), []
     if type(v) is Handled:
@@ -108,13 +109,13 @@ def form_of(v: Any, iterators: tuple[type, ...]) -> tuple[Form, list[Any]]:
         return Offset(v.offset), []
     if isinstance(v, types.BuiltinFunctionType) and not isinstance(v.__self__, types.ModuleType | type | None):
         return Method(v.__name__), [v.__self__]
-    if not isinstance(v, iterators):
+    if not is_apart(v):
         return Whole(), [v]
     function, operands, *rest = v.__reduce__()
     state = [s for s in rest if s is not None]
     forms, leaves = [], []
     for o in operands:
-        form, values = form_of(o, iterators)
+        form, values = form_of(o, is_apart)
         forms.append(form)
         leaves += values
     return Iter(function, tuple(forms), bool(state)), leaves + state  # type: ignore[arg-type]
@@ -124,7 +125,7 @@ def form_of(v: Any, iterators: tuple[type, ...]) -> tuple[Form, list[Any]]:
 class Place:
     """An instruction of a function; `slots`: the variables that hold values; `forms`: how their values, then the stack's, pass.
 
-    `then`: what the caller, if it has a place too, does with the result.
+    `then`: what the caller, if it has a place too, does with the result. `suspended`: of a generator, behind its `yield`.
     """
 
     code: types.CodeType
@@ -132,6 +133,7 @@ class Place:
     slots: tuple[int, ...]
     forms: tuple[Form, ...]
     then: str = ""
+    suspended: bool = False
 
     @property
     def line(self) -> int:
@@ -173,8 +175,21 @@ class Place:
                 raise error
             origin = [Origin(decode(self.code).instructions[self.at].offset)] if handler.lasti else []
             stack, at = [*stack[: handler.depth], *origin, error], handler.target
-        forms = (*self.forms[: len(self.slots)], *[form_of(v, ())[0] for v in stack])
+        forms = (*self.forms[: len(self.slots)], *[form_of(v)[0] for v in stack])
         return _run(Place(self.code, at, self.slots, forms), globals_, slots, stack)
+
+
+def place_of(
+    frame: Frame, at: int, stack: list[Any], is_apart: Callable[[Any], bool] = lambda v: False, suspended: bool = False
+) -> tuple[Place, list[Any]]:
+    """Where a frame goes on, and the values that pass."""
+    slots = tuple(n for n, v in enumerate(frame.slots) if v is not UNSET)
+    forms, leaves = [], []
+    for v in (*[frame.slots[n] for n in slots], *stack):
+        form, values = form_of(v, is_apart)
+        forms.append(form)
+        leaves += values
+    return Place(frame.code.code, at, slots, tuple(forms), frame.then, suspended), leaves
 
 
 def run_natively(places: tuple[Place, ...], tables: tuple[dict[str, Any], ...], values: tuple[Any, ...]) -> Any:
@@ -207,6 +222,14 @@ def _run(place: Place, globals_: dict[str, Any], slots: list[Any], stack: list[A
     return function()
 
 
+def generator(place: Place, globals_: dict[str, Any], *values: Any) -> Any:
+    """A generator that goes on from the place."""
+    made = place.native(globals_, values)
+    if place.suspended:
+        next(made)
+    return made
+
+
 @remembered
 def _tails(code: types.CodeType) -> dict[Any, types.CodeType]:
     """The rests of a function that were made, by where they begin."""
@@ -215,8 +238,11 @@ def _tails(code: types.CodeType) -> dict[Any, types.CodeType]:
 
 def tail(place: Place) -> types.CodeType:
     """The rest as a code object of one argument, the list of values; where the function has no variable that could hold it, of
-    none, and the list belongs in the place of the last constant. Raises Break for generators."""
-    made, key = _tails(place.code), (place.at, place.slots, place.forms, place.then)
+    none, and the list belongs in the place of the last constant. A generator's yields once where it stands suspended.
+
+    Raises Break for coroutines.
+    """
+    made, key = _tails(place.code), (place.at, place.slots, place.forms, place.suspended)
     if key not in made:
         made[key] = _make_tail(place)
     return made[key]
@@ -224,7 +250,7 @@ def tail(place: Place) -> types.CodeType:
 
 def _make_tail(place: Place) -> types.CodeType:
     code = place.code
-    if code.co_flags & 0x2A0:
+    if code.co_flags & 0x280:
         raise Break("rebuild", f"the rest of {code.co_name}")
     first, stack = len(code.co_consts), place.forms[len(place.slots) :]
     count = len(place.slots) + sum(not isinstance(f, Nothing | Offset) for f in stack)
@@ -234,7 +260,8 @@ def _make_tail(place: Place) -> types.CodeType:
     def value(n: int) -> bytes:
         return held + assemble("LOAD_CONST", first + n) + assemble("BINARY_SUBSCR")
 
-    pieces = [assemble("RESUME", 0)]
+    pieces = [assemble("RETURN_GENERATOR"), assemble("POP_TOP")] if code.co_flags & 0x20 else []
+    pieces.append(assemble("RESUME", 0))
     at, offsets = len(place.slots), first + count
     for form in stack:
         if isinstance(form, Nothing):
@@ -256,12 +283,24 @@ def _make_tail(place: Place) -> types.CodeType:
     if decoded.index[offset] != place.at:  # the second half of a pair
         pieces.append(assemble(decoded.instructions[place.at].op, decoded.instructions[place.at].arg))
         offset = decoded.instructions[place.at + 1].offset
+    rows = []
+    if place.suspended:
+        pieces.append(assemble("LOAD_CONST", first + count + len(origins)))
+        before, behind = decoded.instructions[place.at - 1 : place.at + 1]
+        start, handler = sum(map(len, pieces)), decoded.handler(place.at - 1)
+        pieces += [assemble("YIELD_VALUE", before.arg), assemble("RESUME", behind.arg)]
+        if handler is not None:
+            target = _prefixed(code, decoded.instructions[handler.target].offset)
+            rows.append((start, sum(map(len, pieces)), target, handler.depth, handler.lasti))
     pieces.append(assemble("JUMP_FORWARD", _prefixed(code, offset) // 2))
     prologue = b"".join(pieces)
     n = len(prologue)
     return code.replace(
         co_code=prologue + code.co_code,
-        co_exceptiontable=encode_exceptions([(s + n, e + n, t + n, d, l) for s, e, t, d, l in exception_table(code)]),
+        co_exceptiontable=encode_exceptions(
+            [*((s, e, t + n, d, l) for s, e, t, d, l in rows),
+             *((s + n, e + n, t + n, d, l) for s, e, t, d, l in exception_table(code))]
+        ),
         co_linetable=no_lines(n) + code.co_linetable, co_argcount=int(code.co_nlocals > 0),
         co_posonlyargcount=0, co_kwonlyargcount=0, co_flags=code.co_flags & ~0x0C,
         co_consts=(*code.co_consts, *range(count), *((n + o) // 2 for o in origins), None),

@@ -29,6 +29,7 @@ from .outside import Outside
 from .rebuild import Rebuild
 from .resume import Place, run_natively
 from .trust import is_standard_code, runs_as_is
+from .varying import scalar
 
 MOST_POINTS = 8  # places at which a capture is ended in turn, until the state there can be made anew
 
@@ -83,7 +84,7 @@ class Program:
             failed, table = entry.check(*args, **kwargs), entry.data.table
             if failed is not None and 0 <= failed < len(table.rows):
                 row = table.rows[failed]
-                if row[0] == "eq" and type(row[2]) is int:
+                if row[0] == "eq" and type(row[2]) in ((int,) if self.fullgraph else (int, float)):
                     self.varying.add(table.reasons[failed].partition(" is no longer ")[0])
         return frozenset(self.varying)
 
@@ -133,6 +134,7 @@ class Rest(native.Dispatcher):
         self.tables = tables
         self.wanted = wanted
         self.failures = 0
+        self.data: set[int] = set()  # arguments that depend on a tensor's data: numbers among them vary
         self.miss = self._miss
         self.failed = lambda args, kwargs: self._native(args)
 
@@ -153,6 +155,7 @@ class Rest(native.Dispatcher):
     def _try(self, args: tuple[Any, ...]) -> native.Entry | None:
         try:
             varying = self.program.learn(self.entries, args, {})
+            varying |= {f"argument {i}" for i in self.data}
             return compile_entry(self.program, lambda stop: self._capture(args, stop, varying))
         except UserError:
             pass
@@ -260,12 +263,12 @@ class _Piece:
         self.captured = captured
         cx = captured.cx
         self.rebuild = Rebuild(cx)
+        self.effects = self._effect_lines()
         kind, value = captured.end
         if kind == RETURN:
             self.ending = [f"return {self.rebuild.expression(value)}"]
         else:
             self.ending = glue.break_lines(program, captured.frames, self.rebuild, why)
-        self.effects = self._effect_lines()
         for made in cx.outside.computed.values():
             self.rebuild.expression(made)
         self.finished: Finished = finish(cx.recorder, self.rebuild.tensors)
@@ -351,7 +354,7 @@ class _Piece:
     def _glue(self, run: Any, count: int, passed: list[int]) -> Any:
         run_text = f"run({'I' if not passed else f'I[:{count}]'})" if run is not None else "()"
         lines = [f"P{slot} = I[{count + n}]" for n, slot in enumerate(passed)]
-        make = self.rebuild.constant(torch.tensor)
+        make = self.rebuild.constant(scalar)
         lines += [f"I[{i}] = {make}({v.text})" for i, v in self.captured.cx.outside.computed.items()]
         lines += [f"R = {run_text}", *self._tensor_lines()]
         body = self._function("glue", "I", [*lines, *self.rebuild.lines, *self.effects, *self.ending], {"run": run})

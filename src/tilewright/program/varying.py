@@ -1,7 +1,8 @@
-"""Python ints that change from call to call: unknown as long as only sums, differences and products are made of them.
+"""Python numbers and texts that change from call to call: unknown as long as only sums, differences and products are made.
 
-In: an int in a slot whose guard failed before. Out: `Varying`, which stands for it: arithmetic gives another, beside a tensor
-it becomes a tensor of the graph, anything else asks for its value, which is then guarded. Must not know bytecode.
+In: a number or text in a slot whose guard failed before. Out: `Varying`, which stands for it: arithmetic gives another, beside a
+tensor it becomes a tensor of the graph. Anything else asks for its value: an int's is then guarded; at a float's or text's the
+graph ends, since the next call has another one. Must not know bytecode.
 """
 
 from __future__ import annotations
@@ -15,28 +16,32 @@ import torch
 from ..graph import torch_private as private
 from ..graph.fake import Fake
 from ..graph.recorder import ArgSource
+from .breaks import Break
 
 if TYPE_CHECKING:
     from .outside import Outside
 
 _LARGEST = 2**62
 _EXACT = (torch.float32, torch.float64, torch.int64)  # dtypes in which an int and a tensor of it mean the same
+_EXACT_FLOATS = (torch.float32, torch.float64)  # and a float
 
 
 class Varying:
-    """Not an int, so that nothing reads its value unseen. `text` computes it from the slots' values, named P<slot>."""
+    """No number or text itself, so that nothing reads its value unseen. `text` computes it from the slots, named P<slot>."""
 
     __slots__ = ("outside", "slots", "tensor", "text", "value")
 
-    def __init__(self, outside: Outside, value: int, text: str, slots: frozenset[int]) -> None:
+    def __init__(self, outside: Outside, value: int | float | str, text: str, slots: frozenset[int]) -> None:
         self.outside = outside
         self.value = value
         self.text = text
         self.slots = slots
         self.tensor: Fake | None = None
 
-    def known(self) -> int:
-        """Its value, guarded."""
+    def known(self) -> Any:
+        """Its value, guarded. Raises Break for a float or text."""
+        if type(self.value) is not int:
+            raise Break("varying", f"a {type(self.value).__name__}")
         self.outside.settle(self.slots)
         return self.value
 
@@ -51,12 +56,17 @@ class Varying:
 
     def operand(self, other: Fake) -> Fake | int:
         """What stands for it beside a tensor."""
-        return self.fake() if other.dtype in _EXACT and other.dim() > 0 else self.known()
+        exact = _EXACT if type(self.value) is int else _EXACT_FLOATS
+        return self.fake() if other.dtype in exact and other.dim() > 0 else self.known()
 
     def __index__(self) -> int:
         return self.known()
 
-    __int__ = __hash__ = __index__  # type: ignore[assignment]
+    def __int__(self) -> int:
+        return int(self.known())
+
+    def __hash__(self) -> int:
+        return hash(self.known())
 
     def __float__(self) -> float:
         return float(self.known())
@@ -76,9 +86,14 @@ class Varying:
         return getattr(self.known(), name)
 
 
-def _scalar(value: int) -> torch.Tensor:
+def _scalar(value: int | float) -> torch.Tensor:
     with private.without_modes():
-        return torch.tensor(value, dtype=torch.int64)
+        return scalar(value)
+
+
+def scalar(value: int | float) -> torch.Tensor:
+    """A tensor that keeps the number exactly."""
+    return torch.tensor(value, dtype=torch.int64 if type(value) is int else torch.float64)
 
 
 def _plain(v: Any) -> Any:
@@ -100,9 +115,10 @@ def _arithmetic(symbol: str, function: Callable[[Any, Any], Any], reflected: boo
         if type(other) is Fake:
             own = self.operand(other)
             return function(other, own) if reflected else function(own, other)
-        if symbol != "/" and type(other) in (int, Varying):
+        text = type(self.value) is str or (type(other) is Varying and type(other.value) is str)
+        if not text and type(other) in (int, float, Varying) and (symbol != "/" or (type(b) is not Varying and b)):
             value = function(*(v.value if type(v) is Varying else v for v in (a, b)))
-            if abs(value) < _LARGEST:
+            if abs(value) < _LARGEST and (type(other) is Varying or abs(other) < _LARGEST):  # neither infinite nor NaN
                 texts = [v.text if type(v) is Varying else repr(v) for v in (a, b)]
                 slots = self.slots | (other.slots if type(other) is Varying else frozenset())
                 return Varying(self.outside, value, f"({texts[0]} {symbol} {texts[1]})", slots)
