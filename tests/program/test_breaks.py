@@ -49,8 +49,7 @@ def for_numpy():
 
 
 def gen_user(n):
-    for i in range(n):
-        yield i
+    yield from range(n)
 
 
 @case

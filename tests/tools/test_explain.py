@@ -211,12 +211,12 @@ def test_pieces_of_callees_and_loops_are_shown() -> None:
 
 
 def test_recompiles_are_told_with_their_guard() -> None:
-    fast = tw.compile(lambda x, scale: x * scale, options={"recompile_limit": 3})
+    fast = tw.compile(lambda x, text: x * len(text), options={"recompile_limit": 3})
     x = f32(300, 300)
     for k in range(3):
-        fast(x, k + 0.5)
-    report = tw.explain(fast, x, 0.5)
-    assert [t for _, t in report.recompiles] == ["argument 1 is no longer 0.5", "argument 1 is no longer 1.5"]
+        fast(x, "abc"[: k + 1])
+    report = tw.explain(fast, x, "a")
+    assert [t for _, t in report.recompiles] == ["argument 1 is no longer 'a'", "argument 1 is no longer 'ab'"]
     assert "compiled 3 times, its limit" in report.advice[0] and "pass a number" in report.advice[0]
     assert "Recompiles so far" in str(report)
 

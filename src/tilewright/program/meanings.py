@@ -140,7 +140,8 @@ def _next(cx: Capture, it: Any, *default: Any) -> Any:
 def _print(cx: Capture, *args: Any, **kwargs: Any) -> None:
     if not all(is_atom(v) for v in kwargs.values()):
         raise Break("builtin", "print to a file")
-    cx.effects.later(_print_text, (*[cx.text(a) for a in args], *[_Keyword(k, v) for k, v in kwargs.items()]))
+    texts = [a if type(a) is Varying else cx.text(a) for a in args]
+    cx.effects.later(_print_text, (*texts, *[_Keyword(k, v) for k, v in kwargs.items()]))
 
 
 class _Keyword:
