@@ -9,6 +9,7 @@ from tile.lower_cases import MACHINE
 from tile.symbolic_cases import SIZES, check_sizes, random_symbolic
 from tilewright.base.scalar import const, var
 from tilewright.graph.text import parse_graph
+from tilewright.tile.simulate import SimulationFault
 
 
 @pytest.mark.parametrize("name", SYMBOLIC)
@@ -47,6 +48,21 @@ dim s1 >= 2 = 24
 %2 = slice(%0, dim=1, start=2, stop={s1}, step=1) : f32[s0, s1 - 2]
 """
     check_sizes(parse_graph(text + MAY_BE_EMPTY[name].lstrip()), ((2, 2), (5, 2), (3, 3), (17, 40)))
+
+
+def test_a_range_that_outgrows_a_table() -> None:
+    graph = parse_graph("""
+dim s0 >= 2 = 16
+%0 = input(index=0, name="w", kind=user) : f32[20, 8], strides=(8, 1)
+%1 = input(index=1, name="x", kind=user) : f32[s0, 8], strides=(8, 1)
+%2 = iota(size={s0}, dtype=i64, start=0, step=1) : i64[s0]
+%3 = take(%0, %2, dim=0) : f32[s0, 8]
+%4 = add(%3, %1) : f32[s0, 8]
+return %4, strides=(8, 1)
+""")
+    check_sizes(graph, ((2,), (20,)))
+    with pytest.raises(SimulationFault, match="an index lies outside 0 to 19"):
+        check_sizes(graph, ((21,),))
 
 
 def test_large_reductions_in_parts() -> None:

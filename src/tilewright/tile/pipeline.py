@@ -24,7 +24,7 @@ from .fuse import Group, Partition, is_virtual, new_group, partition
 from .hints import Hints
 from .ir import Kernel, Var, var, variables
 from .lower.attention import lower_attention
-from .lower.checks import Check, check_kernel, check_of, refuse_constant
+from .lower.checks import Check, check_kernel, check_of, range_kernel, settled
 from .lower.context import Context, Lowered
 from .lower.contract import lower_contract, operands
 from .lower.index import scatter_steps
@@ -115,19 +115,20 @@ class _Lowering:
     def _checks(self, group: Group) -> list[Check]:
         """What must hold of operands when the program runs. Constants and ranges are looked at now: raises CompileError."""
         found = [c for c in (check_of(n) for n in (*group.members, *group.inlined)) if c is not None]
-        virtual = [c for c in found if is_virtual(self.parts.base(c.node))]
-        for c in virtual:
-            refuse_constant(c)
-        return [c for c in found if c not in virtual]
+        return [c for c in found if not (is_virtual(self.parts.base(c.node)) and settled(c))]
 
     def _check(self, check: Check, folded: bool) -> None:
         """Assert it, once."""
         if (check.node, check.size) in self.checked:
             return
         self.checked.add((check.node, check.size))
-        view, _ = self.view_of(check.node, folded)
-        kernel = self._sized(check_kernel(view, check.size, self.hints))
         into = self.folded if folded else self.steps
+        kernel = range_kernel(check)
+        if kernel is not None:
+            into.append(self._started(self._sized(kernel), ()))
+            return
+        view, _ = self.view_of(check.node, folded)
+        kernel = self._sized(check_kernel(check, view, self.hints))
         into.append(self._started(kernel, (Arg(self.all[view.value.id], view.offset),)))
 
     # --- memory ---

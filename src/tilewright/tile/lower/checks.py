@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
-from ...base import dtypes, scalar
-from ...base.dims import Size, provably_le, to_expr
+from ...base import dims, dtypes, scalar
+from ...base.dims import Dim, Size, provably_le, provably_lt, provably_ne, to_expr
 from ...base.errors import CompileError
 from ...base.scalar import Expr
 from ...graph.ir import Node
@@ -43,45 +43,84 @@ def check_of(n: Node) -> Check | None:
     return None
 
 
-def refuse_constant(check: Check) -> None:
-    """Raise CompileError where a constant, or a range or a part of one, is not what the check wants: eager raises its error."""
+def settled(check: Check) -> bool:
+    """Whether what the check wants holds of a constant, or a range or a part of one, for all sizes.
+
+    Raises CompileError where it surely does not: eager raises its error.
+    """
     found = _elements(check.node)
-    if found is None or not found.count:
-        return
-    low, high = sorted((found.start, found.start + (found.count - 1) * found.step))
-    if check.size is None:
-        if low <= 0 <= high and (not found.step or low % abs(found.step) == 0):
-            raise CompileError(reason="integer division by zero")
-    elif low < 0 or provably_le(check.size, high):
-        raise CompileError(reason=f"an index lies outside 0 to {check.size - 1}")
+    if found is None:
+        return False
+    if found.count == 0 or _holds(check, found):
+        return True
+    if not found.is_static or not isinstance(check.size, int | None):
+        return False
+    raise CompileError(reason=_problem(check))
+
+
+def _problem(check: Check) -> str:
+    return "integer division by zero" if check.size is None else f"an index lies outside 0 to {check.size - 1}"
+
+
+def _holds(check: Check, found: _Range) -> bool:
+    low, high = found.ends
+    if check.size is not None:
+        return provably_le(0, low) and provably_lt(high, check.size)
+    if found.is_static and found.step != 0:
+        return not (provably_le(low, 0) and provably_le(0, high) and found.start % found.step == 0)
+    return provably_lt(0, low) or provably_lt(high, 0) or (found.step == 0 and provably_ne(low, 0))
 
 
 @dataclass(frozen=True)
 class _Range:
-    start: int
-    step: int
-    count: int
+    """`count` integers from `start` on, `step` apart."""
+
+    start: Size
+    step: Size
+    count: Size
+
+    @property
+    def is_static(self) -> bool:
+        return all(isinstance(s, int) for s in (self.start, self.step, self.count))
+
+    @property
+    def ends(self) -> tuple[Size, Size]:
+        """The least and the greatest, if there are any."""
+        last = self.start + (self.count - 1) * self.step
+        return dims.minimum(self.start, last), dims.maximum(self.start, last)
 
 
 def _elements(n: Node) -> _Range | None:
     """The values of a constant or of a range, seen through views; None where they are not known."""
     if isinstance(n.attrs, FullAttrs):
-        value, count = n.attrs.value, n.tensor.numel
-        return _Range(value, 0, 1 if count else 0) if isinstance(value, int) else None
+        value = n.attrs.value
+        return _Range(value, 0, 1 if n.tensor.numel != 0 else 0) if isinstance(value, int | Dim) else None
     if isinstance(n.attrs, IotaAttrs):
         start, step, size = n.attrs.start, n.attrs.step, n.attrs.size
-        return _Range(start, step, size) if isinstance(start, int) and isinstance(step, int) and isinstance(size, int) else None
-    if n.op in (RESHAPE, PERMUTE, EXPAND, FLIP) and n.tensor.numel:
+        return _Range(start, step, size) if isinstance(start, int | Dim) and isinstance(step, int | Dim) else None
+    if n.op in (RESHAPE, PERMUTE, EXPAND, FLIP) and n.tensor.numel != 0:
         return _elements(n.args[0])
     if isinstance(n.attrs, SliceAttrs):
         found, a = _elements(n.args[0]), n.attrs
-        if found is None or not n.tensor.numel:
+        if found is None or n.tensor.numel == 0:
             return None
-        if not found.step:
+        if found.step == 0:
             return found
-        if len(n.shape) == 1 and isinstance(a.start, int) and isinstance(a.step, int) and isinstance(n.shape[0], int):
+        if len(n.shape) == 1:
             return _Range(found.start + a.start * found.step, found.step * a.step, n.shape[0])
     return None
+
+
+def range_kernel(check: Check) -> Kernel | None:
+    """Of a range: one block that looks at its ends; None of anything else. An error too many only makes a call run in eager."""
+    found = _elements(check.node)
+    if found is None:
+        return None
+    low, high = map(to_expr, found.ends)
+    fine = (low > 0) | (high < 0) if check.size is None else (low >= 0) & (high < to_expr(check.size))
+    b = KernelBuilder("check_range")
+    b.check(fine | (to_expr(found.count) <= 0), _problem(check))
+    return b.build(cost=1)
 
 
 def _within(value: Expr, size: Size) -> Expr:
@@ -90,8 +129,9 @@ def _within(value: Expr, size: Size) -> Expr:
     return (value >= 0) & (scalar.cast(value, dtypes.i64) < to_expr(size))
 
 
-def check_kernel(view: View, size: Size | None, hints: Hints) -> Kernel:
-    """One block that looks at every element of the view."""
+def check_kernel(check: Check, view: View, hints: Hints) -> Kernel:
+    """One block that looks at every element of the view, which is of the check's node."""
+    size = check.size
     b = KernelBuilder("check_index" if size is not None else "check_divisor")
     shape = tuple(map(to_expr, view.shape))
     x = b.param("x", view.value.dtype, shape, tuple(map(to_expr, view.strides)))
@@ -99,5 +139,5 @@ def check_kernel(view: View, size: Size | None, hints: Hints) -> Kernel:
     with nest as index:
         value = x[index]
         fine: Expr = value.ne(0) if size is None else _within(value, size)
-        b.check(fine, "integer division by zero" if size is None else f"an index lies outside 0 to {size - 1}")
+        b.check(fine, _problem(check))
     return b.build(cost=hints.product(view.shape) / 8)
