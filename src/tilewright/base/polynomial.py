@@ -10,6 +10,7 @@ Must not know what a size is the size of.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -216,6 +217,7 @@ def _sum(*parts: tuple[Size, int]) -> Size:
     return _size(total)
 
 
+@functools.lru_cache(2048)  # strides and element counts multiply the same few sizes again and again
 def _product(a: Size, b: Size) -> Size:
     total: _Poly = {}
     for m, c in _poly(a).items():
