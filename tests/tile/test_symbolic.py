@@ -85,6 +85,6 @@ return %4, strides=()
 @pytest.mark.parametrize("first", range(0, 40, 20))
 def test_random_graphs(first: int) -> None:
     for seed in range(first, first + 20):
-        graph = random_symbolic(seed, matmul=False)
+        graph = random_symbolic(seed)
         if graph is not None:
             check_sizes(graph, SIZES[:3], error=1e-3)
