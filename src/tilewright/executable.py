@@ -177,7 +177,10 @@ class _EagerCall:
             return
         made = self.node.op.eager(self.node.attrs, *(given[i] for i in self.operands))
         for k, row in zip(self.kept, self.row.results, strict=True):
-            memory.tensor(row).copy_(made if k is None else made[k])
+            result, target = made if k is None else made[k], memory.tensor(row)
+            if result.shape != target.shape:  # torch's meta kernel said otherwise
+                raise native.Failed(f"{self.node.op} gave {list(result.shape)}, not {list(target.shape)}")
+            target.copy_(result)
 
 
 class _Memory:

@@ -238,6 +238,8 @@ _NUMBERS_MATTER = frozenset(aten_pointwise.BUILDS) | {"aten.fill.Scalar", "aten.
 def _view_rule(extend: aten_view.Single) -> Rule:
     def rule(recorder: Recorder, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
         base = args[0] if type(args[0]) is Fake else recorder.fake_of(args[0])
+        if base.node.dtype.kind == "complex" and func is not torch.ops.aten.detach.default:
+            return _unknown_view(recorder, func, args, kwargs)
         rest = [_twins(recorder, a) for a in args[1:]]
         seen = func(fk.twin(base), *rest, **kwargs)
         shape = tuple(seen.shape)
@@ -252,6 +254,8 @@ def _view_rule(extend: aten_view.Single) -> Rule:
 def _parts_rule(parts: Callable[..., list[tuple[int, int, int]]]) -> Rule:
     def rule(recorder: Recorder, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
         base = args[0] if type(args[0]) is Fake else recorder.fake_of(args[0])
+        if base.node.dtype.kind == "complex":
+            return _unknown_view(recorder, func, args, kwargs)
         seen = func(fk.twin(base), *args[1:], **kwargs)
         shapes = [tuple(t.shape) for t in seen]
         made = []
@@ -274,7 +278,7 @@ def _unknown_view(recorder: Recorder, func: OpOverload, args: Args, kwargs: Kwar
     made = opaque(recorder, func, args, kwargs)
     base.memory.opaque = reason
     for result in made if isinstance(made, list | tuple) else (made,):
-        result.memory.opaque, result.memory.foreign = reason, True
+        result.memory.opaque, result.memory.foreign = reason, base.memory
     return made
 
 

@@ -61,13 +61,17 @@ def _clone(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict[str,
 
 
 def _to_copy(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Fake:
+    from .aten import opaque
+
     x = _fake(recorder, args[0])
     _on_place(recorder, func, kwargs.get("device"))
     dtype = kwargs.get("dtype")
     node = fk.value(x)
     if dtype is not None:
-        if dtype not in FROM_TORCH or "complex" in (FROM_TORCH[dtype].kind, node.dtype.kind):
-            refuse(str(func), f"a conversion from {x.dtype} to {dtype} has no row")
+        if dtype not in FROM_TORCH:
+            refuse(str(func), f"{dtype} is not compiled")
+        if "complex" in (FROM_TORCH[dtype].kind, node.dtype.kind) and FROM_TORCH[dtype] is not node.dtype:
+            return opaque(recorder, func, (x,), {"dtype": dtype, "memory_format": kwargs.get("memory_format")})
         node = as_type(node, FROM_TORCH[dtype])
     return recorder.result(node, formatted(x.sizes, x.strides, kwargs.get("memory_format")), [x])
 
@@ -111,15 +115,17 @@ def _lift_fresh(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict
 
 
 def _copy_(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Fake:
-    from .aten import check_operands
+    from .aten import check_operands, opaque
 
     target, source = _fake(recorder, args[0]), _fake(recorder, args[1])
     if source is target:
         return target
     check_operands(recorder, func, target, (target, source, *args[2:]), kwargs)
     node, mine = fk.value(source), fk.value(target)
-    if "complex" in (node.dtype.kind, mine.dtype.kind) and node.dtype is not mine.dtype:
-        refuse(str(func), "a conversion from or to complex numbers has no row")
+    if "complex" in (node.dtype.kind, mine.dtype.kind) and (node.dtype is not mine.dtype or node.shape != mine.shape):
+        given = opaque(recorder, torch.ops.aten.copy.default, (target, source), {})
+        recorder.write(target, fk.value(given), [source], str(func))
+        return target
     try:
         node = _spread(as_type(node, mine.dtype), target.sizes)
     except ValueError:

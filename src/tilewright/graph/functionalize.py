@@ -10,7 +10,7 @@ rows from the base; reading replays the chain, writing runs it backwards with sc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -102,13 +102,20 @@ class Builder:
         return self._add(view.AS_STRIDED, view.AsStridedAttrs(shape, strides, offset), shape)
 
 
+def is_split(memories: Iterable[Memory]) -> bool:
+    """Whether two of them, or one and an input of the graph, are parts of one memory that are not known to be."""
+    distinct = list({id(m): m for m in memories}.values())
+    roots = [m.root() for m in distinct]
+    return any(m is not r and (r.source is not None or roots.count(r) > 1) for m, r in zip(distinct, roots))
+
+
 @dataclass(eq=False, slots=True)
 class Memory:
     """One storage: `value` fills its base, a tensor of `shape` and `strides` at `offset`.
 
     `source` is the graph input it belongs to, `initial` what that held at first. `opaque` says why it cannot be written
-    (another dtype's view shares it, ...); `foreign`: it is really a part of another memory. `tracked`: whether eager's tensor
-    would require grad; `leaf`: that it is a leaf of autograd's graph.
+    (another dtype's view shares it, ...); `foreign`: the other memory that it is really a part of. `tracked`: whether eager's
+    tensor would require grad; `leaf`: that it is a leaf of autograd's graph.
     """
 
     value: Node
@@ -118,10 +125,14 @@ class Memory:
     source: int | None = None
     version: int = 0
     opaque: str = ""
-    foreign: bool = False
+    foreign: Memory | None = None
     tracked: bool = False
     leaf: bool = False
     initial: Node | None = field(default=None)
+
+    def root(self) -> Memory:
+        """The memory that it is really in."""
+        return self if self.foreign is None else self.foreign.root()
 
     def read(self, chain: Chain) -> Node:
         value = self.value

@@ -243,6 +243,22 @@ def _refusal(reason: str, hint: str = "") -> Handler:
     return handler
 
 
+def _requires_grad_(recorder: Recorder, func: Any, tensor: Any, requires_grad: bool = True) -> Any:
+    """Changes nothing, or makes a new tensor a leaf where nothing is recorded anyway."""
+    fake = _swap(recorder, tensor)
+    if fk.tracked(fake) != requires_grad:
+        if recorder.is_input(fake) or fake.chain or not requires_grad or torch.is_grad_enabled():
+            refuse("Tensor.requires_grad_", "it changes what autograd records", "call it outside the compiled function")
+        fake.memory.tracked = fake.memory.leaf = True
+    return tensor
+
+
+def _detach_(recorder: Recorder, func: Any, tensor: Any) -> Any:
+    if fk.tracked(_swap(recorder, tensor)):
+        refuse("Tensor.detach_", "it changes what autograd records", "use detach()")
+    return tensor
+
+
 def _sets_attribute(recorder: Recorder, func: Any, *args: Any, **kwargs: Any) -> Any:
     name = getattr(getattr(func, "__self__", None), "__name__", "an attribute")
     refuse(f"setting Tensor.{name}", "it changes an existing tensor in a way that is no operation")
@@ -272,7 +288,7 @@ _MEMORY = (
     "is_set_to",
     "set_",
 )
-_AUTOGRAD = ("backward", "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "requires_grad_", "detach_")
+_AUTOGRAD = ("backward", "register_hook", "register_post_accumulate_grad_hook", "retain_grad")
 
 
 @functools.cache
@@ -286,7 +302,8 @@ def _tables() -> tuple[dict[Any, Handler], frozenset[Any]]:
         functional.scaled_dot_product_attention: _attention, functional.layer_norm: _layer_norm, functional.rms_norm: _rms_norm,
         functional.one_hot: _one_hot,
         T.requires_grad.__get__: _requires_grad, T.is_leaf.__get__: _is_leaf, T.grad_fn.__get__: _grad_fn,
-        T.grad.__get__: _grad, T.data.__get__: _data,
+        T.grad.__get__: _grad, T.data.__get__: _data, T.requires_grad_: _requires_grad_, T.detach_: _detach_,
+        torch.detach_: _detach_,
         T.__deepcopy__: _refusal("a recorded tensor is not copied in Python", "use clone()"),
         T.__reduce_ex__: _refusal("a recorded tensor cannot be pickled"),
         T._version.__get__: _refusal("a version counter is no input of the recording"),

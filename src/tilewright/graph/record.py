@@ -207,9 +207,8 @@ def _finish(recorder: Recorder, result: Any) -> Recorded:
             refuse(
                 "the result", f"it holds a {type(leaf).__name__}", "return tensors, plain Python values and containers of them"
             )
-    for f in fakes.values():
-        if f.memory.foreign:
-            refuse("the result", "it shares memory with a tensor of another dtype or form", "return a clone of it")
+    if fz.is_split([f.memory for f in fakes.values()]):
+        refuse("the result", "it shares memory with a tensor of another dtype or form", "return a clone of it")
     for memory in recorder.memories:
         if memory.version:
             recorder.check_unshared(memory, "the function")

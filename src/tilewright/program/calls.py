@@ -21,13 +21,23 @@ import torch
 from torch import nn
 
 from .. import native
+from ..graph import torch_private as private
 from ..graph.fake import Fake
 from . import access
 from .breaks import Break
 from .frames import DROP, PUSH
 from .outside import CONTAINERS
 from .sources import MISSING, is_atom, look_up
-from .trust import changes_torch, is_known_builtin, is_opaque, is_python_class, is_standard_code, is_torch_code, runs_as_is
+from .trust import (
+    changes_torch,
+    is_known_builtin,
+    is_numpy_function,
+    is_opaque,
+    is_python_class,
+    is_standard_code,
+    is_torch_code,
+    runs_as_is,
+)  # fmt: skip
 from .varying import settled
 
 if TYPE_CHECKING:
@@ -57,9 +67,11 @@ def call(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any], then: str
     if isinstance(f, native.Dispatcher):
         return call(cx, f.fn, args, kwargs, then)  # type: ignore[attr-defined]
     if isinstance(f, functools._lru_cache_wrapper):
-        return call(cx, f.__wrapped__, args, kwargs, then)
+        return _call_cached(cx, f, args, kwargs, then)
     if kind is weakref.ref:
         return cx.outside.read_constant(f(), "what a weak reference refers to")
+    if is_numpy_function(f):
+        return _call_numpy(cx, f, args, kwargs)
     method = look_up(kind, "__call__")
     if type(method) is types.FunctionType:
         return call(cx, access.get_attribute(cx, f, "__call__"), args, kwargs, then)
@@ -68,6 +80,39 @@ def call(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any], then: str
     if kind in (types.GenericAlias,) or kind.__module__ == "typing":
         return call(cx, f.__origin__, args, kwargs, then)
     raise Break("builtin", f"{kind.__name__} {getattr(f, '__name__', '')}")
+
+
+def _call_cached(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any], then: str) -> Any:
+    """A function that keeps its results is interpreted; where that breaks the graph, it gives what it keeps for plain values."""
+    if not all(map(_is_plain, (*args, *kwargs.values()))):
+        return call(cx, f.__wrapped__, args, kwargs, then)
+    handling, refusal, changes = list(cx.handling), cx.recorder.refusal, len(cx.effects.journal)
+    if ("kept", f) not in cx.memo:
+        try:
+            return call(cx, f.__wrapped__, args, kwargs, then)
+        except Break:
+            if len(cx.effects.journal) > changes:
+                raise
+            cx.memo.add(("kept", f))
+            cx.handling[:], cx.recorder.refusal = handling, refusal
+    for a in (*args, *kwargs.values()):
+        cx.outside.expand(a)
+    with private.without_modes():
+        value = f(*args, **kwargs)
+    return cx.outside.read_constant(value, f"what {f.__qualname__} keeps")
+
+
+def _is_plain(v: Any) -> bool:
+    return all(map(_is_plain, v)) if type(v) is tuple else is_atom(v)
+
+
+def _call_numpy(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A NumPy function of plain numbers that gives a number."""
+    plain = all(_is_plain(tuple(a) if type(a) is list else a) for a in (*args, *kwargs.values()))
+    made = _run(cx, f, args, kwargs) if plain else None
+    if not plain or not is_atom(made):
+        raise Break("builtin", f"NumPy's {f.__name__}")
+    return made
 
 
 def _call_partial(cx: Capture, f: functools.partial[Any], args: list[Any], kwargs: dict[str, Any], then: str) -> Any:
@@ -213,6 +258,8 @@ def _initialise(cx: Capture, o: Any, init: Any, args: list[Any], kwargs: dict[st
 
 
 def _construct_native(cx: Capture, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if is_numpy_function(cls):
+        return _call_numpy(cx, cls, args, kwargs)
     if is_opaque_class(cls):
         raise Break("builtin", f"{cls.__module__}.{cls.__qualname__}")
     if cls in (int, float, str, bool, complex, bytes) and args and is_python_class(type(args[0])) and not is_atom(args[0]):

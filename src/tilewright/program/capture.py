@@ -527,6 +527,8 @@ def finish(recorder: Recorder, fakes: list[Fake]) -> Finished:
     for memory in recorder.memories:
         if memory.version:
             recorder.check_unshared(memory, "the function")
+    if fz.is_split([f.memory for f in fakes]):
+        raise RecordError(what="the result", reason="it shares memory with a tensor of another dtype or form")
     results = fz.Results(lambda i: recorder.tensors[i].storage_offset())
     own = [f for f in fakes if not recorder.is_input(f)]
     numbered = dict(zip(map(id, own), results.add([fz.Place(f.memory, f.chain, f.sizes, f.strides, f.offset) for f in own])))

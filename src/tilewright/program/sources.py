@@ -11,15 +11,17 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from .guards import GuardTable
 from .torch_link import dlpack_device, dlpack_dtype
 
+_NUMPY = {t for name in np.typecodes["AllFloat"] + np.typecodes["AllInteger"] + "?" if (t := np.dtype(name).type)}
 ATOMS = (
     int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout,
     torch.Size, range,
-    type(Ellipsis), type(NotImplemented), slice,
+    type(Ellipsis), type(NotImplemented), slice, *_NUMPY,
 )  # fmt: skip
 """Types of immutable values that hold nothing else: compared by value, and constants from then on."""
 

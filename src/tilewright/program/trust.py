@@ -14,6 +14,7 @@ import sysconfig
 import types
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..base.weak import remembered
@@ -106,6 +107,8 @@ def is_python_class(cls: type) -> bool:
 def _opaque_type(cls: type) -> bool:
     if issubclass(cls, _random.Random):
         return True
+    if issubclass(cls, np.number | np.bool_):
+        return False
     if is_python_class(cls) or issubclass(cls, torch.Tensor | enum.Enum):
         return False
     return cls.__module__.partition(".")[0] not in _PURE_ROOTS
@@ -114,6 +117,16 @@ def _opaque_type(cls: type) -> bool:
 def is_opaque(value: Any) -> bool:
     """Whether nothing is known of what the object holds and does: a NumPy array, a file, a lock."""
     return _opaque_type(type(value)) or isinstance(value, memoryview | bytearray)
+
+
+def is_numpy_function(f: Any) -> bool:
+    """A function or number class of NumPy that computes on plain values; random numbers are not among them."""
+    if isinstance(f, type):
+        return issubclass(f, np.number | np.bool_)
+    return isinstance(f, np.ufunc) or (type(f) is _NUMPY_FUNCTION and f.__module__.startswith("numpy"))
+
+
+_NUMPY_FUNCTION = type(np.prod)
 
 
 def is_known_builtin(f: Any) -> bool:
