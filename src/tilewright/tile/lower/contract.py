@@ -250,7 +250,7 @@ class _Writer:
         m, n, k = self.likely_rows, *owner.hints.all((owner.n, owner.k))
         cost = gemm_ns(self.machine, m, n, k, self.elements // max(1, m * n), owner.core.dtype.bytes)
         cost += self.elements * self.cost / (self.machine.lanes * self.machine.ghz)
-        return self.draft.finish(self.grid, body, cost)
+        return self.draft.finish(self.grid, body, cost, bounded=True)
 
     def _rows_stay(self) -> bool:
         """Whether all of a stays in the second-level cache, so that each panel is read once.
