@@ -1,7 +1,9 @@
 """What programs of libraries do beside tensors: functions that keep their results, NumPy's numbers, complex tensors."""
 
+import collections
 import functools
 import importlib.metadata
+import logging
 import threading
 
 import numpy as np
@@ -19,6 +21,7 @@ def no_grad():
 
 
 LOCK = threading.RLock()
+LOGGER = logging.getLogger("test")
 
 
 @functools.lru_cache
@@ -85,3 +88,63 @@ def test_operator_whose_result_has_another_shape_than_torch_says():
     x, y = torch.randn(4), torch.tensor([3, 0, -1, 1])  # torch's meta kernel says [1]
     loss = torch.nn.MultiLabelMarginLoss(reduction="none")
     assert tw.compile(loss)(x, y).shape == loss(x, y).shape == ()
+
+
+@functools.lru_cache
+def say_once(logger, text, level=0):
+    logger.warning("%s at %s", text, level)
+
+
+def test_what_a_function_that_keeps_its_results_does_is_done_once(caplog):
+    def f(x):
+        say_once(LOGGER, "hello", level=3)
+        LOGGER.warning("%d", x.shape[0])
+        return x + 1
+
+    fast = tw.compile(f)
+    for _ in range(3):
+        assert torch.equal(fast(torch.ones(2)), torch.full((2,), 2.0))
+    assert [r.getMessage() for r in caplog.records] == ["hello at 3", "2", "2", "2"]
+    assert fast.stats.graph_breaks == 0
+
+
+def test_program_whose_way_for_compilers_raises():
+    def f(x):
+        if torch.compiler.is_compiling():
+            raise NotImplementedError
+        return x + 1
+
+    agree(lambda: f, *[lambda: (torch.ones(2),)] * 2, breaks=0, compiles=1)
+
+
+KNOWN = {Numbers, agree}
+
+
+def test_set_of_classes():
+    agree(lambda: lambda x, c: x + (c in KNOWN), lambda: (torch.ones(2), Numbers), lambda: (torch.ones(2), int), breaks=0)
+    fast = tw.compile(lambda x: x + (int in KNOWN))
+    assert fast(torch.ones(1)) == 1
+    KNOWN.add(int)
+    assert fast(torch.ones(1)) == 2
+    KNOWN.remove(int)
+
+
+class Record(collections.OrderedDict):
+    def update(self, *args, **kwargs):
+        raise TypeError("a record is not updated")
+
+
+def test_dict_of_a_class_that_refuses_to_be_filled():
+    def f(x, record):
+        record["b"] = x + 1
+        del record["a"]
+        record.move_to_end("c", last=False)
+        return x
+
+    def given():
+        record = Record()
+        for k in "abc":
+            record[k] = 1
+        return torch.ones(2), record
+
+    agree(lambda: f, given, given, breaks=0)

@@ -85,11 +85,11 @@ def call(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any], then: str
 def _call_cached(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any], then: str) -> Any:
     """A function that keeps its results is interpreted; where that breaks the graph, it gives what it keeps for plain values."""
     if not all(map(_is_plain, (*args, *kwargs.values()))):
-        return call(cx, f.__wrapped__, args, kwargs, then)
+        return _call_wrapped(cx, f, args, kwargs, then)
     handling, refusal, changes = list(cx.handling), cx.recorder.refusal, len(cx.effects.journal)
     if ("kept", f) not in cx.memo:
         try:
-            return call(cx, f.__wrapped__, args, kwargs, then)
+            return _call_wrapped(cx, f, args, kwargs, then)
         except Break:
             if len(cx.effects.journal) > changes:
                 raise
@@ -100,6 +100,19 @@ def _call_cached(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any], t
     with private.without_modes():
         value = f(*args, **kwargs)
     return cx.outside.read_constant(value, f"what {f.__qualname__} keeps")
+
+
+def _call_wrapped(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any], then: str) -> Any:
+    """What it does beside giving a value is done once: by the function itself, when effects are replayed."""
+    journal = cx.effects.journal
+    before = len(journal)
+    value = call(cx, f.__wrapped__, args, kwargs, then)
+    if len(journal) > before:
+        if value is not None or any(e.changes for e in journal[before:]) or not all(map(is_atom, kwargs.values())):
+            raise Break("effect", f"by {f.__qualname__}, which keeps its results")
+        del journal[before:]
+        cx.effects.later(functools.partial(f, **kwargs), tuple(args))
+    return value
 
 
 def _is_plain(v: Any) -> bool:

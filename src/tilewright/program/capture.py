@@ -104,8 +104,11 @@ class Capture:
     """The state of one capture, and what frames ask of it."""
 
     def __init__(
-        self, nargs: int, kwnames: tuple[str, ...], stop: int = -1, freeze: bool = False, varying: frozenset[str] = frozenset()
-    ) -> None:
+        self, nargs: int, kwnames: tuple[str, ...], stop: int = -1, freeze: bool = False, varying: frozenset[str] = frozenset(),
+        compiling: bool = True,
+    ) -> None:  # fmt: skip
+        self.compiling = compiling  # what `torch.compiler.is_compiling()` says
+        self.asked_compiling = False
         self.recorder = Recorder({}, freeze=freeze)
         self.effects = Effects()
         self.rows = Rows(nargs, kwnames, torch.is_grad_enabled())
@@ -371,7 +374,8 @@ class Capture:
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
         self.recorder.mode = _DispatchLevel(self.recorder)
-        with private.compiling(), recording(self.recorder), self.recorder.mode, _FunctionLevel(self):
+        compiling = private.compiling() if self.compiling else contextlib.nullcontext()
+        with compiling, recording(self.recorder), self.recorder.mode, _FunctionLevel(self):
             yield
 
     def run(self, start: Callable[[Capture], list[Frame]]) -> Captured:
@@ -432,6 +436,20 @@ class Capture:
         if error is not None:
             raise error
         return end
+
+
+def run(
+    start: Callable[[Capture], list[Frame]], nargs: int, kwnames: tuple[str, ...], stop: int, freeze: bool,
+    varying: frozenset[str],
+) -> Captured:  # fmt: skip
+    """A capture from what `start` gives. A program that raises where it takes a way of its own for compilers goes eager's way."""
+    cx = Capture(nargs, kwnames, stop, freeze, varying)
+    try:
+        return cx.run(start)
+    except UserError:
+        if not cx.asked_compiling:
+            raise
+    return Capture(nargs, kwnames, stop, freeze, varying, compiling=False).run(start)
 
 
 class _NewObjects:

@@ -58,7 +58,7 @@ class Effects:
 
     def _save(self, container: Any) -> None:
         if id(container) not in self._before:
-            copy = container.copy()
+            copy = _copy(container)
             self._before[id(container)] = container, copy
             self._undo.append(lambda: _put_back(container, copy))
 
@@ -166,7 +166,7 @@ class Effects:
         self._mark(container, EVERYTHING)
         result = method(container, *args, **kwargs)
         if rewrite:
-            self.journal.append(Effect(_put_back, (container, container.copy())))
+            self.journal.append(Effect(_put_back, (container, _copy(container))))
         else:
             self.journal.append(Effect(method, (container, *[_frozen(a) for a in args])))
         return result
@@ -181,9 +181,25 @@ def _frozen(operand: Any) -> Any:
     return operand
 
 
+def _copy(container: Any) -> Any:
+    """What it holds, whatever its class does to those who copy or fill it."""
+    if not isinstance(container, dict):
+        return container.copy()
+    own = _own_class(container)
+    copy = own()
+    for key, value in own.items(container):
+        copy[key] = value
+    return copy
+
+
 def _put_back(container: Any, content: Any) -> None:
     if isinstance(container, list):
-        container[:] = content
+        list.__setitem__(container, slice(None), content)
+    elif isinstance(container, dict):
+        own = _own_class(container)
+        own.clear(container)
+        for key, value in content.items():
+            own.__setitem__(container, key, value)
     else:
         container.clear()
         container.extend(content) if hasattr(container, "extend") else container.update(content)

@@ -9,6 +9,7 @@ import builtins
 import copy
 import dataclasses
 import functools
+import logging
 import sys
 import types
 import warnings
@@ -45,11 +46,12 @@ def functions() -> dict[Any, Callable[..., Any]]:
         functools.partial: lambda cx, *a, **k: functools.partial(*a, **k),
         property: lambda cx, *a, **k: property(*a, **k), classmethod: lambda cx, f: classmethod(f), staticmethod: lambda cx,
         f: staticmethod(f),
-        types.MethodType: lambda cx, f, o: types.MethodType(f, o), torch.compiler.is_compiling: lambda cx: True,
-        torch.compiler.is_dynamo_compiling: lambda cx: True, builtins.__build_class__: _build_class, id: _id,
+        types.MethodType: lambda cx, f, o: types.MethodType(f, o), torch.compiler.is_compiling: _is_compiling,
+        torch.compiler.is_dynamo_compiling: _is_compiling, builtins.__build_class__: _build_class, id: _id,
         issubclass: lambda cx, a, b: issubclass(a, b), callable: lambda cx, f: callable(f),
         nn.Module.__setattr__: access.set_attribute,
         nn.Module.__getattr__: lambda cx, m, n: access._missing_attribute(cx, m, n, cx.outside.known.get(id(m))),
+        **{getattr(logging.Logger, name): functools.partial(_log, name) for name in _LEVELS},
         copy.deepcopy: _deepcopy, torch.is_tensor: lambda cx, v: isinstance(v, torch.Tensor), dict.fromkeys: lambda cx, keys,
         v=None: dict.fromkeys(iterable(cx, keys), v),
     }  # fmt: skip
@@ -157,6 +159,20 @@ def _warn(cx: Capture, message: Any, category: Any = None, stacklevel: int = 1, 
     if kwargs or not isinstance(message, str | Warning) or (isinstance(message, Warning) and not all(map(is_atom, message.args))):
         raise Break("builtin", "warnings.warn")
     cx.effects.later(warnings.warn, (message, category))
+
+
+_LEVELS = ("debug", "info", "warning", "error", "critical", "log")
+
+
+def _log(name: str, cx: Capture, logger: Any, *args: Any, **kwargs: Any) -> None:
+    if kwargs or not all(map(is_atom, args)) or not isinstance(logger, logging.Logger):
+        raise Break("object", f"Logger.{name}")
+    cx.effects.later(getattr(logging.Logger, name), (logger, *args))
+
+
+def _is_compiling(cx: Capture) -> bool:
+    cx.asked_compiling = True
+    return cx.compiling
 
 
 def _repr(cx: Capture, o: Any) -> str:

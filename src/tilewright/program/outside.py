@@ -263,7 +263,7 @@ class Outside:
         known.expanded = True
         before = self.effects.before(value)
         if isinstance(before, (set, frozenset)):
-            if not all(is_atom(x) for x in before):
+            if not all(is_atom(x) or isinstance(x, types.FunctionType) or _is_class(x) for x in before):
                 raise Break("object", f"{known.name} is a set of objects")
             self.rows.test("eq", known.slot, before.copy(), why=f"{known.name} has other elements")
             return
@@ -310,6 +310,11 @@ class Outside:
             for other in self.known.values():
                 if other is not changed and not other.pinned and type(other.value) is type(changed.value):
                     self.rows.test("differ", changed.slot, other.slot, why=f"{changed.name} and {other.name} are one object now")
+
+
+def _is_class(x: Any) -> bool:
+    """A class that equals itself alone."""
+    return isinstance(x, type) and type(x).__eq__ is object.__eq__
 
 
 def _items(value: Any) -> Any:

@@ -12,7 +12,7 @@ from torch import nn
 
 from . import access, calls
 from .breaks import Break
-from .capture import Capture, Captured
+from .capture import Capture, Captured, run
 from .frames import Frame
 from .opcodes import decode
 from .sources import look_up
@@ -41,7 +41,7 @@ def capture_call(
         slots = cx.bind(function, [*first, *values], named)
         return [Frame(cx, decode(function.__code__), function.__globals__, slots, 0)]
 
-    return Capture(len(args), kwnames, stop, freeze, varying).run(start)
+    return run(start, len(args), kwnames, stop, freeze, varying)
 
 
 def _invoke(f, args, kwargs):  # type: ignore[no-untyped-def]

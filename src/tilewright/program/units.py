@@ -21,7 +21,7 @@ from ..base import errors, log
 from ..graph.recorder import ArgSource
 from . import control, eager_backward, glue, recompiles
 from .breaks import Break, error_of
-from .capture import Capture, Captured, Finished, UserError, finish
+from .capture import Capture, Captured, Finished, UserError, finish, run
 from .frames import RETURN, Frame, Handled
 from .guards import GuardTable
 from .opcodes import decode
@@ -196,7 +196,7 @@ class Rest(native.Dispatcher):
                         v.previous, cx.handling[-1] = cx.handling[-1], v.current
             return frames
 
-        return Capture(len(args), (), stop, self.program.options.freeze, varying).run(start)
+        return run(start, len(args), (), stop, self.program.options.freeze, varying)
 
 
 def _frame(cx: Capture, place: Place, globals_: dict[str, Any], values: tuple[Any, ...], depth: int) -> Frame:
