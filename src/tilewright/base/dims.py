@@ -4,7 +4,7 @@ In: `symbol(...)`, Python ints and the operators `+ - * // %` (Python's meaning)
 are one object, and one that is constant is a plain int. Must not know tensors, guards or torch.
 
 Facts (bounds, a known divisor) belong to symbols; everything else is derived from them. Dims have no `<`: what must hold
-for every value of the symbols is asked with `provably_le` and its kin. `==` is identity.
+for every value of the symbols is asked with `provably_le` and its kin. `==` is identity. (Both change within `deciding`.)
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 from . import arithmetic, scalar
+from .deciding import deciding
 from .polynomial import (
     Atom,
     Call,
@@ -35,8 +36,8 @@ from .polynomial import (
 )
 
 __all__ = [
-    "Dim", "Size", "Symbol", "as_int", "as_ints", "bounds", "ceildiv", "common", "divided", "divides", "divisor", "evaluate",
-    "is_static", "maximum", "minimum", "of_expr", "parse", "provably_eq", "provably_ge", "provably_gt", "provably_le",
+    "Dim", "Size", "Symbol", "as_int", "as_ints", "bounds", "ceildiv", "common", "deciding", "divided", "divides", "divisor",
+    "evaluate", "is_static", "maximum", "minimum", "of_expr", "parse", "provably_eq", "provably_ge", "provably_gt", "provably_le",
     "provably_lt", "provably_ne", "quotient", "substitute", "symbol", "symbols", "to_expr",
 ]  # fmt: skip
 
@@ -133,7 +134,7 @@ def provably_gt(a: Size, b: Size) -> bool:
 
 
 def provably_eq(a: Size, b: Size) -> bool:
-    return a is b or a == b or (provably_le(a, b) and provably_le(b, a))
+    return a is b or (isinstance(a, int) and isinstance(b, int) and a == b) or (provably_le(a, b) and provably_le(b, a))
 
 
 def provably_ne(a: Size, b: Size) -> bool:

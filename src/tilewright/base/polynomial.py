@@ -13,9 +13,10 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from . import interval
+from .deciding import DECIDES, answer
 from .interned import Interned
 from .interval import Bound, Range
 
@@ -119,6 +120,29 @@ class Dim(metaclass=Interned):
 
     def __rmod__(self, other: int) -> Size:
         return mod(other, self) if isinstance(other, int) else NotImplemented
+
+    # Comparisons have an answer only where someone is `deciding`; mypy knows of none, and flags them everywhere.
+    if not TYPE_CHECKING:
+
+        def __eq__(self, other):
+            return self is other or (DECIDES.by is not None and isinstance(other, _SIZE) and DECIDES.by("==", self, other))
+
+        __hash__ = object.__hash__
+
+        def __lt__(self, other):
+            return answer("<", self, other) if isinstance(other, _SIZE) else NotImplemented
+
+        def __le__(self, other):
+            return answer("<=", self, other) if isinstance(other, _SIZE) else NotImplemented
+
+        def __gt__(self, other):
+            return answer("<", other, self) if isinstance(other, _SIZE) else NotImplemented
+
+        def __ge__(self, other):
+            return answer("<=", other, self) if isinstance(other, _SIZE) else NotImplemented
+
+        def __bool__(self):
+            return DECIDES.by is None or not DECIDES.by("==", self, 0)
 
     def __str__(self) -> str:
         return _text(self.terms)

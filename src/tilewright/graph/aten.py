@@ -30,6 +30,7 @@ from .ops.view import PERMUTE
 from .promotion import can_cast
 from .recorder import Recorder, refuse
 from .shadow import eager_error, number_error
+from .symbolic import sizes_in, sizes_of
 from .torch_private import OpOverload
 
 Args: TypeAlias = Sequence[Any]
@@ -106,6 +107,8 @@ def _operand(recorder: Recorder, value: Any, fakes: list[Fake]) -> Any:
         return fk.value(value)
     if cls is int or cls is float or value is None:
         return value
+    if cls is torch.SymInt:
+        return value.node.size
     if cls is list or cls is tuple:
         return [_operand(recorder, v, fakes) for v in value]
     if isinstance(value, torch.Tensor):
@@ -241,10 +244,12 @@ def _view_rule(extend: aten_view.Single) -> Rule:
         if base.node.dtype.kind == "complex" and func is not torch.ops.aten.detach.default:
             return _unknown_view(recorder, func, args, kwargs)
         rest = [_twins(recorder, a) for a in args[1:]]
-        seen = func(fk.twin(base), *rest, **kwargs)
-        shape = tuple(seen.shape)
-        chain = extend(Builder(base.chain, base.sizes), shape, *args[1:], **kwargs).chain
-        new = recorder.view(base, shape, seen.stride(), seen.storage_offset(), chain, func is torch.ops.aten.detach.default)
+        with fk.kernels():
+            seen = func(fk.twin(base), *rest, **kwargs)
+        shape, strides, offset = fk.geometry(seen)
+        plain, named = sizes_in(args[1:]), {k: sizes_in(v) for k, v in kwargs.items()}
+        chain = extend(Builder(base.chain, base.sizes), shape, *plain, **named).chain
+        new = recorder.view(base, shape, strides, offset, chain, func is torch.ops.aten.detach.default)
         new.twin = seen
         return new
 
@@ -256,12 +261,15 @@ def _parts_rule(parts: Callable[..., list[tuple[int, int, int]]]) -> Rule:
         base = args[0] if type(args[0]) is Fake else recorder.fake_of(args[0])
         if base.node.dtype.kind == "complex":
             return _unknown_view(recorder, func, args, kwargs)
-        seen = func(fk.twin(base), *args[1:], **kwargs)
-        shapes = [tuple(t.shape) for t in seen]
+        with fk.kernels():
+            seen = func(fk.twin(base), *args[1:], **kwargs)
+        places = [fk.geometry(t) for t in seen]
         made = []
-        for t, shape, (dim, start, stop) in zip(seen, shapes, parts(base.sizes, shapes, *args[1:], **kwargs)):
+        plain, named = sizes_in(args[1:]), {k: sizes_in(v) for k, v in kwargs.items()}
+        ranges = parts(base.sizes, [p[0] for p in places], *plain, **named)
+        for t, (shape, strides, offset), (dim, start, stop) in zip(seen, places, ranges):
             chain = Builder(base.chain, base.sizes).slice(dim, start, stop).reshape(shape).chain
-            new = recorder.view(base, shape, t.stride(), t.storage_offset(), chain)
+            new = recorder.view(base, shape, strides, offset, chain)
             new.twin = t
             made.append(new)
         return made
@@ -429,7 +437,8 @@ def _strided_as_eager(recorder: Recorder, func: OpOverload, args: Args, kwargs: 
 
 
 def _restrided(recorder: Recorder, made: Fake, seen: torch.Tensor) -> Fake:
-    return made if made.strides == seen.stride() else recorder.result(fk.value(made), seen.stride(), [made])
+    strides = sizes_of(seen.stride())
+    return made if made.strides == strides else recorder.result(fk.value(made), strides, [made])
 
 
 def _drawn_in_memory_order(recorder: Recorder, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
@@ -443,9 +452,9 @@ def _drawn_in_memory_order(recorder: Recorder, func: OpOverload, args: Args, kwa
     back = tuple(order.index(d) for d in range(len(order)))
     seen = _metadata(recorder, func, args, kwargs)
     if not isinstance(drawn, Fake):
-        made = [recorder.result(PERMUTE(fk.value(d), dims=back), s.stride(), [x]) for d, s in zip(drawn, seen)]
+        made = [recorder.result(PERMUTE(fk.value(d), dims=back), sizes_of(s.stride()), [x]) for d, s in zip(drawn, seen)]
         return made if isinstance(drawn, list) else tuple(made)
-    return recorder.result(PERMUTE(fk.value(drawn), dims=back), seen.stride(), [x])
+    return recorder.result(PERMUTE(fk.value(drawn), dims=back), sizes_of(seen.stride()), [x])
 
 
 def _draws_like(func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
@@ -482,7 +491,7 @@ def opaque(
     results = list(seen) if several else [seen]
     if any(not isinstance(r, torch.Tensor) for r in results):
         refuse(str(func), "it gives something else than tensors")
-    types = [TensorType(FROM_TORCH[r.dtype], tuple(r.shape)) for r in results]
+    types = [TensorType(FROM_TORCH[r.dtype], sizes_of(r.shape)) for r in results]
     effectful = private.is_random(func) or func.namespace not in ("aten", "prims")
     attrs = CallAttrs(
         str(func), positional, named, TupleType(tuple(types)) if several else types[0], next(_SEQ) if effectful else PURE
@@ -491,7 +500,8 @@ def opaque(
     made = [GETITEM(call, index=i) for i in range(len(types))] if several else [call]
     if effectful:
         recorder.effectful.append((call, made[0]))
-    fresh = [recorder.result(n, layout(tuple(r.shape)) if layout else r.stride(), fakes) for n, r in zip(made, results)]
+    strides = [layout(sizes_of(r.shape)) if layout else sizes_of(r.stride()) for r in results]
+    fresh = [recorder.result(n, s, fakes) for n, s in zip(made, strides)]
     return fresh if isinstance(seen, list) else tuple(fresh) if several else fresh[0]
 
 
@@ -499,7 +509,7 @@ def _tensors(recorder: Recorder, value: Any, fakes: list[Fake]) -> Any:
     """The argument with nodes for tensors; torch's own dtypes stay."""
     if type(value) in (list, tuple):
         return [_tensors(recorder, v, fakes) for v in value]
-    return _operand(recorder, value, fakes) if isinstance(value, torch.Tensor) else value
+    return _operand(recorder, value, fakes) if isinstance(value, torch.Tensor | torch.SymInt) else value
 
 
 def _metadata(recorder: Recorder, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
@@ -514,7 +524,8 @@ def _metadata(recorder: Recorder, func: OpOverload, args: Args, kwargs: Kwargs) 
     if not fakes:
         on_meta["device"] = torch.device("meta")
     try:
-        return func(*[_twins(recorder, a) for a in args], **on_meta)
+        with fk.kernels():
+            return func(*[_twins(recorder, a) for a in args], **on_meta)
     except NotImplementedError as e:
         refuse(str(func), f"torch cannot tell its result's size without running it ({str(e).splitlines()[0]})")
     except Exception as e:

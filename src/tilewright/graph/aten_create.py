@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..base import dtypes
+from ..base.dims import Dim
 from ..base.dtypes import DType
 from .aten_index import triangle
 from .ir import Node
 from .ops import index
+from .ops.pointwise import ADD, MUL
 from .promotion import Number, as_type, default_float, full, of_number
 
 Build = Callable[..., Node]
@@ -59,15 +61,19 @@ def _arange_start(start: Number, end: Number, *, dtype: DType | None = None) -> 
     return _arange_step(start, end, 1, dtype=dtype)
 
 
-def _arange_step(start: Number, end: Number, step: Number = 1, *, dtype: DType | None = None) -> Node:
-    whole = all(isinstance(v, int) for v in (start, end, step))
+def _arange_step(start: Any, end: Any, step: Any = 1, *, dtype: DType | None = None) -> Node:
+    whole = all(isinstance(v, int | Dim) for v in (start, end, step))
     if dtype is None:
         dtype = dtypes.i64 if whole else default_float()
-    if not dtype.is_float:
+    if not dtype.is_float and not whole:
         start, end, step = int(start), int(end), int(step)
-    size = math.ceil((end - start) / step) if not whole else -(-(int(end) - int(start)) // int(step))
+    size = -(-(end - start) // step) if whole or not dtype.is_float else math.ceil((end - start) / step)
     if size < 0:
         raise ValueError("bounds do not fit the step")
+    if isinstance(start, Dim) or isinstance(step, Dim):
+        kind = dtype if dtype.is_integer else dtypes.i64
+        steps = MUL(index.IOTA(size=size), full(step, dtypes.i64))
+        return as_type(as_type(ADD(steps, full(start, dtypes.i64)), kind), dtype)
     if dtype is dtypes.b1:
         return as_type(index.IOTA(size=size, start=int(start), step=int(step)), dtype)
     return index.IOTA(size=size, dtype=dtype, start=start, step=step)

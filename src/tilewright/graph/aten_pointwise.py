@@ -10,10 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ..base import dtypes
+from ..base.dims import Dim
 from ..base.dtypes import DType
 from .ir import Node, Op
 from .ops import pointwise as pw
 from .promotion import Operand, alike, as_type, float_type, full, inexact, promote, result_type
+from .symbolic import settled
 
 Build = Callable[..., Node]
 
@@ -48,7 +50,7 @@ def _comparable(x: Operand, y: Operand) -> tuple[Node, Node]:
 
 
 def _fits(x: Operand, dtype: DType) -> bool:
-    if isinstance(x, Node):
+    if isinstance(x, Node | Dim):
         return True
     low, high = (0, 2**dtype.bits - 1) if dtype.kind == "uint" else (-(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1)
     return low <= x <= high
@@ -121,6 +123,8 @@ def div(x: Operand, y: Operand, rounding_mode: str | None = None) -> Node:
 
 def power(x: Operand, y: Operand) -> Node:
     """Small whole exponents are products, as in eager; negative ones of integers are an error there."""
+    if isinstance(y, Dim):
+        y = settled(y)
     dtype = result_type(x, y)
     if not isinstance(y, Node) and isinstance(x, Node):
         special = _special_power(as_type(x, dtype), y)

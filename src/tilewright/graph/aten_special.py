@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..base import dtypes
-from . import aten_contract, aten_create, aten_reduce
+from . import aten_contract, aten_create, aten_reduce, symbolic
 from . import fake as fk
 from . import strides as st
 from . import torch_private as private
@@ -245,6 +245,9 @@ def attention_kernel(
         mask is None,
         torch.is_grad_enabled(),
     )
+    if symbolic.is_open():  # strides in these symbols are of no use to another recording
+        with private.without_modes(), fk.kernels():
+            return _ask_kernel(given, causal, scale, gqa)
     found = _KERNELS.get(key)
     if found is None:
         with private.without_modes():
@@ -253,14 +256,20 @@ def attention_kernel(
 
 
 def _ask_kernel(given: Sequence[Fake], causal: bool, scale: float | None, gqa: bool) -> tuple[int, st.Sizes]:
-    real = [torch.empty_strided(t.sizes, t.strides, dtype=t.dtype, device=t.device, requires_grad=fk.tracked(t)) for t in given]
+    real = [_example(t) for t in given]
     chosen = private.sdpa_backend(real[:3], real[3] if len(real) > 3 else None, causal, scale, gqa)
     shape = (*given[0].sizes[:-1], given[2].sizes[-1])
     if chosen != private.SDPA_FLASH:
         return chosen, st.contiguous(shape)
-    meta = [torch.empty_strided(t.sizes, t.strides, dtype=t.dtype, device="meta") for t in given]
+    meta = [fk.twin(t) for t in given]
     meta = [m if m.stride(-1) == 1 else m.contiguous() for m in meta[:3]] + meta[3:]
-    return chosen, private.flash_strides(meta[:3], meta[3] if len(meta) > 3 else None, causal, scale)
+    return chosen, symbolic.sizes_of(private.flash_strides(meta[:3], meta[3] if len(meta) > 3 else None, causal, scale))
+
+
+def _example(t: Fake) -> torch.Tensor:
+    """A tensor of the same metadata, of the sizes of the example, with anything in it."""
+    sizes, strides = (tuple(map(symbolic.hint_of, v)) for v in (t.sizes, t.strides))
+    return torch.empty_strided(sizes, strides, dtype=t.dtype, device=t.device, requires_grad=fk.tracked(t))
 
 
 def _flash_attention(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -272,7 +281,7 @@ def _flash_attention(recorder: Recorder, func: Any, args: Sequence[Any], kwargs:
         refuse(str(func), "attention with dropout has no row")
     masks = [_fake(recorder, kwargs["attn_mask"])] if kwargs.get("attn_mask") is not None else []
     given = kwargs.get("scale")
-    scale = q.sizes[-1] ** -0.5 if given is None else float(given)
+    scale = symbolic.settled(q.sizes[-1]) ** -0.5 if given is None else float(given)
     nq, nk, nv = (fk.value(t) for t in (q, k, v))
     nodes = [as_type(fk.value(m), nq.dtype) if fk.value(m).dtype is not dtypes.b1 else fk.value(m) for m in masks]
     out = contract.ATTENTION(nq, nk, nv, *nodes, scale=scale, causal=causal)
@@ -301,7 +310,7 @@ def _convolution(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dic
     if tiles and plain and x.sizes[1] == weight.sizes[1] and x.dtype == weight.dtype and x.dtype.is_floating_point:
         node = aten_contract.patch_convolution(fk.value(x), fk.value(weight), None if bias is None else fk.value(bias))
         if node is not None:
-            shape: st.Sizes = node.shape  # type: ignore[assignment]
+            shape: st.Sizes = node.shape
             return recorder.result(node, layout(shape), [x, weight] if bias is None else [x, weight, bias])
     return opaque(recorder, func, args, kwargs, layout)
 
@@ -334,7 +343,30 @@ def _batch_norm(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict
     return out, *saved
 
 
+def _metadata_of(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """torch's Python kernels ask a tensor of symbolic sizes for them by a call."""
+    x = _fake(recorder, args[0])
+    match func.name():
+        case "aten::size" | "aten::sym_size":
+            return x.size(*args[1:])
+        case "aten::stride" | "aten::sym_stride":
+            return x.stride(*args[1:])
+        case "aten::numel" | "aten::sym_numel":
+            return x.numel()
+        case "aten::dim":
+            return x.dim()
+        case "aten::is_contiguous":
+            return st.is_contiguous(x.sizes, x.strides)
+    return symbolic.to_symint(x.offset)
+
+
+_QUERIES = (
+    "size", "sym_size", "stride", "sym_stride", "numel", "sym_numel", "dim", "is_contiguous", "storage_offset",
+    "sym_storage_offset",
+)  # fmt: skip
+
 RULES: dict[str, Rule] = {
+    **{f"aten.{name}.{overload}": _metadata_of for name in _QUERIES for overload in ("default", "int")},
     "aten.clone.default": _clone, "aten._to_copy.default": _to_copy,
     **{name: _like(name) for name in aten_create.BUILDS if "_like." in name},
     **{name: _strided(name, at) for name, at in aten_create.STRIDED.items()},

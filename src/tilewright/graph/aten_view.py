@@ -57,7 +57,7 @@ def _bound(at: int, size: int) -> int:
 
 def _select(b: Builder, out: Sizes, dim: int, index: int) -> Builder:
     dim %= len(b.shape)
-    index %= b.shape[dim]
+    index = index + b.shape[dim] if index < 0 else index
     return b.slice(dim, index, index + 1).reshape(out)
 
 

@@ -6,12 +6,14 @@ operations come to the recorder's modes. Must not know how an operation is recor
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
 import torch
 
 from ..base.errors import RecordError
+from . import symbolic
 from . import torch_private as private
 from .functionalize import Chain, Memory
 from .ir import Node
@@ -48,7 +50,7 @@ class Fake(torch.Tensor):
 
 def fresh(node: Node, strides: Sizes, device: torch.device, tracked: bool) -> Fake:
     """A tensor in memory of its own. `node` has one result."""
-    shape: Sizes = node.shape  # type: ignore[assignment]
+    shape: Sizes = node.shape
     return of(Memory(node, shape, strides, 0, tracked=tracked), (), node, shape, strides, 0, device)
 
 
@@ -62,7 +64,8 @@ def of(
     device: torch.device,
     detached: bool = False,
 ) -> Fake:
-    fake: Fake = private.wrapper(Fake, shape, strides, offset, to_torch(node.dtype), device)
+    sizes, steps, first = symbolic.to_symints(shape), symbolic.to_symints(strides), symbolic.to_symint(offset)
+    fake: Fake = private.wrapper(Fake, sizes, steps, first, to_torch(node.dtype), device)
     fake.memory = memory
     fake.chain = chain
     fake.node = node
@@ -96,12 +99,27 @@ def write(fake: Fake, node: Node) -> None:
     fake.version = fake.memory.version
 
 
+def geometry(seen: torch.Tensor) -> tuple[Sizes, Sizes, int]:
+    """A twin's shape, strides and offset."""
+    return symbolic.sizes_of(seen.shape), symbolic.sizes_of(seen.stride()), symbolic.size_of(seen.storage_offset())
+
+
+def kernels() -> contextlib.AbstractContextManager[Any]:
+    """Within, torch's kernels run on twins, of symbolic sizes too."""
+    return private.symbolic_kernels() if symbolic.is_open() else _NOTHING
+
+
+_NOTHING: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+
+
 def twin(fake: Fake) -> torch.Tensor:
     """A meta tensor of the same metadata, on which torch works out views. Modes must be off."""
     if fake.twin is None:
         reach = (
             fake.offset + 1 + sum((n - 1) * s for n, s in zip(fake.sizes, fake.strides)) if math.prod(fake.sizes) else fake.offset
         )
-        base = torch.empty((reach,), dtype=fake.dtype, device="meta")
-        fake.twin = base.as_strided(fake.sizes, fake.strides, fake.offset)
+        with kernels():
+            base = torch.empty((symbolic.to_symint(reach),), dtype=fake.dtype, device="meta")
+            sizes, strides = symbolic.to_symints(fake.sizes), symbolic.to_symints(fake.strides)
+            fake.twin = torch.ops.aten.as_strided.default(base, sizes, strides, symbolic.to_symint(fake.offset))
     return fake.twin

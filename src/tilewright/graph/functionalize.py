@@ -95,7 +95,7 @@ class Builder:
         if start == 0 and stop == size and step == 1:
             return self
         shape = (*self.shape[:dim], view.slice_size(start, stop, step), *self.shape[dim + 1 :])
-        return self._add(view.SLICE, view.SliceAttrs(dim, start, stop, step), shape)  # type: ignore[arg-type]
+        return self._add(view.SLICE, view.SliceAttrs(dim, start, stop, step), shape)
 
     def strided(self, shape: Sizes, strides: Sizes, offset: int) -> Builder:
         """As `as_strided` of the view so far, taken as row-major memory."""

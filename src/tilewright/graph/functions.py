@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..base import dtypes
-from . import aten_contract, aten_reduce, aten_special
+from . import aten_contract, aten_reduce, aten_special, symbolic
 from . import fake as fk
 from . import strides as st
 from . import torch_private as private
@@ -23,6 +23,7 @@ from .fake import Fake
 from .ir import Node
 from .ops import composite, contract
 from .recorder import Recorder, refuse
+from .symbolic import settled
 
 Handler = Callable[..., Any]  # (recorder, func, *args, **kwargs); NotImplemented: as any other function
 T = torch.Tensor
@@ -128,7 +129,7 @@ def _attention(
     if kind:
         mask, is_causal = None, kind == "causal"
     nodes = [fk.value(f) for f in (q, k, v)] + ([] if mask is None else [fk.value(mask)])
-    factor = float(scale) if scale is not None else 1 / math.sqrt(q.sizes[-1]) if q.sizes[-1] else 1.0
+    factor = float(scale) if scale is not None else 1 / math.sqrt(settled(q.sizes[-1])) if q.sizes[-1] else 1.0
     try:
         out = contract.ATTENTION(*nodes, scale=factor, causal=bool(is_causal))
     except ValueError:
@@ -146,7 +147,7 @@ def _known_mask(recorder: Recorder, mask: Fake, scores: st.Sizes) -> str:
 
 
 def _kind_of_mask(recorder: Recorder, mask: Fake, node: Node, scores: st.Sizes) -> str:
-    if node.dtype is not dtypes.b1 or math.prod(mask.sizes) > _LARGEST_MASK or mask.sizes[-2:] != scores:
+    if node.dtype is not dtypes.b1 or symbolic.is_open() or math.prod(mask.sizes) > _LARGEST_MASK or mask.sizes[-2:] != scores:
         return ""
     real = recorder.constant(node)
     if real is None or 0 in mask.sizes:
@@ -197,7 +198,7 @@ def _one_hot(recorder: Recorder, func: Any, tensor: Any, num_classes: int = -1) 
     fake = tensor if type(tensor) is Fake else recorder.fake_of(tensor)
     if num_classes < 1 or fake.dtype is not torch.int64:
         return NotImplemented
-    zeros = torch.zeros((*fake.sizes, num_classes), dtype=torch.int64, device=fake.device)
+    zeros = torch.zeros((*symbolic.to_symints(fake.sizes), num_classes), dtype=torch.int64, device=fake.device)
     return zeros.scatter(-1, fake.unsqueeze(-1), 1)
 
 

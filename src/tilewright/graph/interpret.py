@@ -39,11 +39,11 @@ def interpret(graph: Graph, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor
 
 
 def _run(n: Node, tensors: Sequence[Any], sizes: Mapping[str, int]) -> Any:
-    attrs = _static(n.attrs, sizes) if sizes else n.attrs
+    attrs = static_attrs(n.attrs, sizes) if sizes else n.attrs
     return n.op.eager(attrs, *tensors)
 
 
-def _static(attrs: Any, sizes: Mapping[str, int]) -> Any:
+def static_attrs(attrs: Any, sizes: Mapping[str, int]) -> Any:
     """The attributes with each symbolic size replaced by its value."""
 
     def value(v: Any) -> Any:

@@ -12,12 +12,15 @@ from typing import TypeAlias
 import torch
 
 from ..base import dtypes
+from ..base.dims import Dim
 from ..base.dtypes import DType
 from .ir import Node
 from .ops.pointwise import CAST, FULL
 from .ops.torch_dtypes import from_torch, to_torch
 
-Number: TypeAlias = int | float | bool
+Number: TypeAlias = int | float | bool | Dim
+"""A `Dim` is an int whose value is open."""
+
 Operand: TypeAlias = Node | Number
 
 _RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
@@ -37,7 +40,7 @@ def of_number(value: Number) -> DType:
         return dtypes.b1
     if isinstance(value, complex):
         return dtypes.c64 if default_float().bytes < 8 else dtypes.c128
-    return dtypes.i64 if isinstance(value, int) else default_float()
+    return dtypes.i64 if isinstance(value, int | Dim) else default_float()
 
 
 def result_type(*operands: Operand) -> DType:
@@ -79,6 +82,8 @@ def as_type(x: Operand, dtype: DType) -> Node:
 def full(x: Number, dtype: DType, shape: tuple[int, ...] = ()) -> Node:
     if isinstance(x, complex):
         raise ValueError("complex numbers have no row")
+    if isinstance(x, Dim):
+        return as_type(FULL(value=x, dtype=dtypes.i64, shape=shape), dtype)
     if dtype.kind == "bool":
         return FULL(value=bool(x), dtype=dtype, shape=shape)
     return FULL(value=float(x) if dtype.is_float else int(x), dtype=dtype, shape=shape)
@@ -99,5 +104,7 @@ def inexact(x: Operand, dtype: DType) -> bool:
     """Whether a number is changed by a 16-bit float type, which eager does not convert it to."""
     if isinstance(x, Node) or not dtype.is_float or dtype.bytes > 2:
         return False
+    if isinstance(x, Dim):
+        return True
     value = float(x)
     return value == value and float(torch.tensor(value, dtype=torch.float64).to(to_torch(dtype))) != value

@@ -18,16 +18,21 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
+from ..base.dims import Dim
 from ..base.errors import Location, RecordError, TilewrightError, UnsupportedTensor
 from . import fake as fk
 from . import strides as st
+from . import symbolic
 from . import torch_private as private
 from .fake import Fake
 from .functionalize import Chain, Memory, Unsupported
+from .interpret import static_attrs
 from .ir import INPUT, InputAttrs, InputKind, Node, TensorType, reachable
+from .ops.rules import field_names
 from .ops.torch_dtypes import FROM_TORCH
 from .promotion import full
 from .strides import Sizes, span
+from .text import collect
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -87,8 +92,10 @@ def recording(recorder: Recorder) -> Iterator[None]:
     """Within, refusals of this thread are the recorder's, should the program catch them."""
     before = getattr(_ACTIVE, "recorder", None)
     _ACTIVE.recorder = recorder
+    recorder.symbols.where = user_location
     try:
-        yield
+        with recorder.symbols.active():
+            yield
     finally:
         _ACTIVE.recorder = before
 
@@ -119,7 +126,9 @@ class Recorder:
     concrete: bool = False
     freeze: bool = False
     device: torch.device | None = None
+    symbols: symbolic.Symbols = field(default_factory=symbolic.Symbols)
     nodes: list[Node] = field(default_factory=list)  # the graph's inputs
+    strides: list[Sizes] = field(default_factory=list)  # theirs
     sources: list[Source] = field(default_factory=list)
     tensors: list[torch.Tensor] = field(default_factory=list)  # the real ones, an input each; kept alive
     memories: list[Memory] = field(default_factory=list)
@@ -151,11 +160,15 @@ class Recorder:
     def known(self, tensor: torch.Tensor) -> Fake | None:
         return self._fakes.get(id(tensor))
 
-    def input(self, tensor: torch.Tensor, source: Source) -> Fake:
-        """A new graph input. Raises UnsupportedTensor for what is no ordinary dense tensor."""
+    def input(self, tensor: torch.Tensor, source: Source, seen: tuple[Sizes, Sizes] | None = None) -> Fake:
+        """A new graph input. `seen`: its shape and strides, where some of them are open.
+
+        Raises UnsupportedTensor for what is no ordinary dense tensor.
+        """
         self._check(tensor, source)
         index = len(self.nodes)
-        shape, strides, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+        shape, strides = seen or (tuple(tensor.shape), tensor.stride())
+        offset = tensor.storage_offset()
         attrs = InputAttrs(
             index, _name(source, index), _kind(source, tensor, self.freeze), TensorType(FROM_TORCH[tensor.dtype], shape)
         )
@@ -164,6 +177,7 @@ class Recorder:
         memory = Memory(node, shape, strides, offset, source=index, tracked=grad, leaf=grad and tensor.is_leaf, initial=node)
         fake = fk.of(memory, (), node, shape, strides, offset, tensor.device)
         self.nodes.append(node)
+        self.strides.append(strides)
         self.sources.append(source)
         self.tensors.append(tensor)
         self.memories.append(memory)
@@ -306,13 +320,15 @@ class Recorder:
         if inputs:
             message = f"{what} made a tensor a Python value: the trace keeps the value it has for the example inputs"
             warnings.warn(message, TracerWarning, stacklevel=_stack_level())
+        for size in sorted(_sizes_below(node), key=str):
+            self.symbols.settle(size)
         with private.without_modes(), torch.no_grad():
             return self._evaluate(node).clone()
 
     def constant(self, node: Node) -> torch.Tensor | None:
         """The value of a node that depends on nothing, else None."""
         if node not in self._values:
-            if any(self._leaves(node)):
+            if any(self._leaves(node)) or not _is_static(node):
                 return None
             with private.without_modes(), torch.no_grad():
                 self._evaluate(node)
@@ -330,7 +346,8 @@ class Recorder:
             elif n.op is INPUT:
                 self._values[n] = self.tensors[n.attrs.index].detach()  # type: ignore[attr-defined]
             else:
-                self._values[n] = n.op.eager(n.attrs, *(self._values[a] for a in n.args))
+                attrs = static_attrs(n.attrs, self.symbols.hints) if self.symbols.hints else n.attrs
+                self._values[n] = n.op.eager(attrs, *(self._values[a] for a in n.args))
         return self._values[node]
 
     def _leaves(self, node: Node) -> tuple[bool, bool]:
@@ -345,6 +362,20 @@ class Recorder:
             seen.update(new)
             todo += new
         return inputs, drawn
+
+
+def _sizes_below(node: Node) -> set[Dim]:
+    """The symbolic sizes among the attributes and shapes of a value and of what it is made of."""
+    found: set[Dim] = set()
+    for n in reachable([node]):
+        collect(n.type, found)
+        for name in field_names(n.attrs):
+            collect(getattr(n.attrs, name), found)
+    return found
+
+
+def _is_static(node: Node) -> bool:
+    return not symbolic.is_open() or not _sizes_below(node)
 
 
 def _stack_level() -> int:

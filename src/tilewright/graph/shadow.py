@@ -15,6 +15,7 @@ from . import torch_private as private
 from .fake import Fake
 from .functionalize import Memory
 from .recorder import Recorder
+from .symbolic import hint_of
 
 LARGEST = 1 << 24  # bytes of all operands: beyond it, nothing is run
 
@@ -54,7 +55,7 @@ def number_error(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dic
         if isinstance(value, list | tuple):
             return [one(v) for v in value]
         if not isinstance(value, torch.Tensor):
-            return value
+            return hint_of(value)
         fake = value if isinstance(value, Fake) else recorder.fake_of(value)
         return torch.ones((1,) * len(fake.sizes), dtype=fake.dtype, device=fake.device)
 
@@ -74,12 +75,13 @@ class _StandIns:
         if isinstance(value, list | tuple):
             return [self(v) for v in value]
         if not isinstance(value, torch.Tensor):
-            return value
+            return hint_of(value)
         fake = value if isinstance(value, Fake) else self._recorder.fake_of(value)
-        reach = fake.offset + 1 + sum((n - 1) * s for n, s in zip(fake.sizes, fake.strides))
+        sizes, strides, offset = tuple(map(hint_of, fake.sizes)), tuple(map(hint_of, fake.strides)), hint_of(fake.offset)
+        reach = offset + 1 + sum((n - 1) * s for n, s in zip(sizes, strides))
         buffer = self._buffers.get(fake.memory)
         if buffer is None or buffer.numel() < reach:
             m = fake.memory
-            whole = m.offset + 1 + sum((n - 1) * s for n, s in zip(m.shape, m.strides))
+            whole = hint_of(m.offset) + 1 + sum((hint_of(n) - 1) * hint_of(s) for n, s in zip(m.shape, m.strides))
             buffer = self._buffers[fake.memory] = torch.zeros(max(reach, whole, 1), dtype=fake.dtype, device=fake.device)
-        return buffer.as_strided(fake.sizes, fake.strides, fake.offset)
+        return buffer.as_strided(sizes, strides, offset)

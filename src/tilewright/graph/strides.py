@@ -8,13 +8,28 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
-Sizes = tuple[int, ...]
+from . import symbolic
+
+Sizes = tuple[Any, ...]
+"""Ints; while a recording decides about them (`base.dims.deciding`) Dims behave as ints too, and may be among these."""
+F = TypeVar("F", bound=Callable[..., Any])
 Operand = tuple[Sizes, Sizes]  # shape, strides
 
 
-@functools.lru_cache(maxsize=4096)
+def _cached(function: F) -> F:
+    """Answers are remembered, but for recordings with symbolic sizes: each makes its own assumptions."""
+    remembered = functools.lru_cache(maxsize=4096)(function)
+
+    def answer(*args: Any) -> Any:
+        return function(*args) if symbolic.is_open() else remembered(*args)
+
+    return answer  # type: ignore[return-value]
+
+
+@_cached
 def contiguous(shape: Sizes) -> Sizes:
     """Row-major strides, as torch gives them: a size of 0 counts as 1."""
     strides, step = [], 1
@@ -24,7 +39,7 @@ def contiguous(shape: Sizes) -> Sizes:
     return tuple(reversed(strides))
 
 
-@functools.lru_cache(maxsize=4096)
+@_cached
 def channels_last(shape: Sizes) -> Sizes:
     """Strides of a 4-D or 5-D tensor whose second dim is innermost."""
     order = (1, *range(len(shape) - 1, 1, -1), 0)
@@ -56,7 +71,7 @@ def is_channels_last(shape: Sizes, strides: Sizes) -> bool:
     return True
 
 
-@functools.lru_cache(maxsize=4096)
+@_cached
 def suggests_channels_last(shape: Sizes, strides: Sizes) -> bool:
     """Whether `suggest_memory_format` says channels last: the strides order the dims so, ambiguous ones excepted."""
     if len(shape) not in (4, 5) or strides[1] == 0:
@@ -71,7 +86,7 @@ def suggests_channels_last(shape: Sizes, strides: Sizes) -> bool:
     return True
 
 
-@functools.lru_cache(maxsize=4096)
+@_cached
 def is_dense(shape: Sizes, strides: Sizes) -> bool:
     """Whether the elements fill an interval of memory, each place once; dims of size 0 and 1 have any stride."""
     if is_contiguous(shape, strides):
@@ -89,7 +104,7 @@ def span(shape: Sizes, strides: Sizes) -> int:
     return 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides))
 
 
-@functools.lru_cache(maxsize=4096)
+@_cached
 def may_overlap(shape: Sizes, strides: Sizes) -> bool:
     """Whether two elements share a place; true too where a search of bounded length does not tell."""
     if 0 in shape:
@@ -104,10 +119,17 @@ def may_overlap(shape: Sizes, strides: Sizes) -> bool:
         return False  # each dim steps over all that the smaller ones reach
     if dims[0][0] == 0:
         return True
+    if symbolic.is_open():
+        dims = [(symbolic.active().settle(s), symbolic.active().settle(n)) for s, n in dims]
     return _solvable([(s, 1 - n, n - 1) for s, n in reversed(dims)], 0, True)
 
 
 Geometry = tuple[Sizes, Sizes, int]  # shape, strides, offset
+
+
+def _settled(g: Geometry) -> Geometry:
+    settle = symbolic.active().settle
+    return tuple(map(settle, g[0])), tuple(map(settle, g[1])), settle(g[2])
 
 
 def intersect(a: Geometry, b: Geometry) -> bool:
@@ -115,6 +137,8 @@ def intersect(a: Geometry, b: Geometry) -> bool:
 
     A common place solves sum(stride * step) = distance, the steps of `a` forward and those of `b` backward.
     """
+    if symbolic.is_open():
+        a, b = _settled(a), _settled(b)
     if 0 in a[0] or 0 in b[0]:
         return False
     steps: dict[int, tuple[int, int]] = {}
@@ -163,7 +187,7 @@ def elementwise(shape: Sizes, operands: Sequence[Operand]) -> Sizes:
     return _elementwise(shape, tuple(operands))
 
 
-@functools.lru_cache(maxsize=4096)
+@_cached
 def _elementwise(shape: Sizes, operands: tuple[Operand, ...]) -> Sizes:
     if all(s == shape for s, _ in operands):
         if all(is_channels_last(s, t) for s, t in operands):

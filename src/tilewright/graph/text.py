@@ -41,9 +41,9 @@ def print_graph(graph: Graph) -> str:
     order = canonical_order(graph)
     number = {n: i for i, n in enumerate(order)}
     symbols = {s.name: s for s in _symbols(graph, order)}
-    hinted = [(symbols.pop(name) if name in symbols else Symbol(name, None, None, 1), hint) for name, hint in graph.hints]
-    lines = [_symbol_line(*pair) for pair in hinted]
-    lines += [_symbol_line(s, None) for s in symbols.values()]
+    hints = dict(graph.hints)
+    lines = [_symbol_line(symbols.get(name, Symbol(name, None, None, 1)), hint) for name, hint in graph.hints]
+    lines += [_symbol_line(s, None) for name, s in symbols.items() if name not in hints]
     strides = dict(zip(graph.inputs, graph.strides, strict=True))
     for n in order:
         line = node_line(n, number)
@@ -136,27 +136,28 @@ def _symbol_line(s: Symbol, hint: int | None) -> str:
 def _symbols(graph: Graph, order: list[Node]) -> tuple[Symbol, ...]:
     found: set[Dim] = set()
     for n in order:
-        _collect(n.type, found)
+        collect(n.type, found)
         if not isinstance(n.attrs, InputAttrs):
             for name in field_names(n.attrs):
-                _collect(getattr(n.attrs, name), found)
-    _collect((graph.strides, graph.constraints), found)
+                collect(getattr(n.attrs, name), found)
+    collect((graph.strides, graph.constraints), found)
     for o in graph.outputs:
-        _collect((o.strides, o.alias.offset if o.alias else 0), found)
+        collect((o.strides, o.alias.offset if o.alias else 0), found)
     return dims.symbols(*found) if found else ()
 
 
-def _collect(value: Any, found: set[Dim]) -> None:
+def collect(value: Any, found: set[Dim]) -> None:
+    """Add the symbolic sizes in a value of an attribute, or a type, to `found`."""
     if isinstance(value, Dim):
         found.add(value)
     elif isinstance(value, tuple):
         for v in value:
             if v.__class__ is not int:
-                _collect(v, found)
+                collect(v, found)
     elif isinstance(value, TensorType):
-        _collect(value.shape, found)
+        collect(value.shape, found)
     elif isinstance(value, TupleType):
-        _collect(value.items, found)
+        collect(value.items, found)
 
 
 # --- parsing ----------------------------------------------------------------------------------------------------------

@@ -67,6 +67,13 @@ def wrapper(cls: type, shape: Any, strides: Any, offset: int, dtype: torch.dtype
     return make(cls, shape, strides=strides, storage_offset=offset, dtype=dtype, device=device)
 
 
+def symbolic_kernels() -> contextlib.AbstractContextManager[Any]:
+    """Within, torch's meta kernels written in Python come first: they take symbolic sizes."""
+    from torch._dispatch.python import enable_python_dispatcher
+
+    return enable_python_dispatcher()
+
+
 def is_composite(func: OpOverload) -> bool:
     """Whether torch itself writes the operator in simpler ones, below autograd."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")

@@ -554,8 +554,8 @@ def finish(recorder: Recorder, fakes: list[Fake]) -> Finished:
     # type: ignore[arg-type]
     outputs += [Output(n, contiguous(n.shape)) for n in recorder.unused_draws([o.node for o in outputs])]
     graph = Graph(
-        inputs=tuple(recorder.nodes), outputs=tuple(outputs), strides=tuple(t.stride() for t in recorder.tensors),
-        effects=fz.effects(recorder.memories),
+        inputs=tuple(recorder.nodes), outputs=tuple(outputs), strides=tuple(recorder.strides),
+        effects=fz.effects(recorder.memories), hints=tuple(recorder.symbols.hints.items()),
     )  # fmt: skip
     holders: list[Fake | None] = [None] * len(outputs)
     for f in own:
