@@ -170,6 +170,19 @@ def index_put(x: Node, indices: Sequence[Node | None], values: Node, accumulate:
     return pw.WHERE(mask, view.RESHAPE(values, shape=()), x)
 
 
+def _index_copy(x: Node, dim: int, i: Node, source: Node) -> Node:
+    """Only a write at one place has a row, as a cache of keys and values makes it."""
+    if math.prod(i.shape) != 1 or source.dtype is not x.dtype or not x.shape or len(source.shape) != len(x.shape):
+        raise ValueError("no row writes through index tensors")
+    d, rank = dim % len(x.shape), len(x.shape)
+    places = index.IOTA(size=x.shape[d], dtype=dtypes.i64)
+    place = index.TAKE(places, view.RESHAPE(as_type(i, dtypes.i64), shape=(1,)), dim=0)  # which it must be one of
+    written = view.RESHAPE(pw.EQ(places, place), shape=(*[1] * d, x.shape[d], *[1] * (rank - d - 1)))
+    if source.shape != (*x.shape[:d], 1, *x.shape[d + 1 :]):
+        raise ValueError("the source has another shape")
+    return pw.WHERE(written, source, x)
+
+
 def _slice_scatter(x: Node, src: Node, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Node:
     d = dim % len(x.shape)
     size: Any = x.shape[d]
@@ -223,6 +236,6 @@ BUILDS: dict[str, Build] = {
     "aten.slice_scatter.default": _slice_scatter, "aten.select_scatter.default": _select_scatter,
     "aten.masked_fill.Scalar": _masked_fill, "aten.masked_fill.Tensor": _masked_fill,
     "aten.index.Tensor": index_tensors, "aten._unsafe_index.Tensor": index_tensors,
-    "aten.index_put.default": index_put, "aten._unsafe_index_put.default": index_put,
+    "aten.index_copy.default": _index_copy, "aten.index_put.default": index_put, "aten._unsafe_index_put.default": index_put,
     "aten.nll_loss_forward.default": _one_hot_nll, "aten.nll_loss2d_forward.default": _one_hot_nll,
 }  # fmt: skip
