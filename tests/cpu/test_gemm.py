@@ -152,6 +152,27 @@ def test_run_time_sizes(level):
     check(level, 4, 20, 70, dynamic=("n", "k", "b_column"), turned_b=True)  # as dot products
 
 
+@pytest.mark.parametrize("level", [V4, V3], ids=lambda level: level.name)
+@pytest.mark.parametrize("dynamic", [("m", "a_row"), ("m", "k", "a_row", "acc_row"), ("a_row", "a_column", "b_row")], ids=str)
+def test_rows_and_their_distances_at_run_time(level, dynamic):
+    for m, k in itertools.product((1, 3, 4, 5, 7, 8, 11, 13, 14, 27, 31), (1, 5, 8)):
+        check(level, m, 32, k, dynamic=dynamic, clear=m % 2 == 0, room=1)
+    check(level, 27, 41, 6, (dtypes.bf16, dtypes.bf16, dtypes.f32), dynamic=dynamic)
+    check(level, 13, 9, 6, (dtypes.i64,) * 3, dynamic=dynamic)
+
+
+def test_products_of_run_time_rows_share_their_code():
+    module = llvm.Module()
+    f = llvm.Function(module, "run", ["ptr %a", "ptr %b", "ptr %acc", "i64 %m"])
+    for row in (64, 128):
+        emit_gemm(
+            f, V4, GemmOperand("%a", row, 1, dtypes.f32), GemmOperand("%b", 32, 1, dtypes.f32),
+            GemmOperand("%acc", row, 1, dtypes.f32), "%m", 32, 64, True,
+        )  # fmt: skip
+    f.close()
+    assert sum(name.startswith("rows_") for name in module.functions) == 1
+
+
 def test_nothing_to_add():
     check(V3, 3, 9, 0)
     check(V4, 3, 9, 0, clear=False)

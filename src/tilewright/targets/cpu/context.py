@@ -18,7 +18,7 @@ from ...base import dims, dtypes
 from ...base.dims import Size
 from ...base.dtypes import DType
 from ...base.interval import Range
-from ...base.scalar import Expr, Var
+from ...base.scalar import Const, Expr, Var
 from ...tile.ir import Buffer
 from . import llvm
 from .indexing import UNKNOWN, Facts
@@ -212,6 +212,12 @@ class Context:
         self.facts.varying.discard(v)
         self.facts.changed()
 
+    def ends(self, v: Var, extent: Expr) -> None:
+        """Note that a loop variable stays below `extent`, for showing that what it names is there."""
+        self.facts.ends.pop(v, None)
+        if not isinstance(extent, Const):
+            self.facts.ends[v] = extent
+
     def spread(self, v: Var, base: int | str, extent: Range) -> None:
         """Bind to the lanes. What depends on nothing else is the same in all loops around, if the base is a number."""
         self.bindings[v] = Spread(base, 0 if isinstance(base, int) else self.level)
@@ -224,6 +230,7 @@ class Context:
         """Bind to computed values: one a copy, or under -1 one for all."""
         self.bindings[v] = Held(values, self.level)
         self.facts.ranges.pop(v, None)
+        self.facts.ends.pop(v, None)
         (self.facts.varying.discard if -1 in values else self.facts.varying.add)(v)
         self.facts.changed()
 

@@ -9,7 +9,7 @@ blocking is the caller's: m x k elements of a should fit half of the second-leve
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -243,13 +243,14 @@ class _Product:
         acc: GemmOperand,
         m: Amount,
         k: Amount,
-        clear: bool,
+        clear: bool | str,
         scratch: str | None = None,
     ) -> None:
         """`scratch`: room for the rows of a tile, widened, where a is of 16-bit floats."""
         self.f, self.isa, self.a, self.b, self.acc, self.m, self.k, self.clear = f, isa, a, b, acc, m, k, clear
         self.lanes = isa.lanes_of(acc.dtype)
         self.steps = k // 2 if b.pairs and isinstance(k, int) else k
+        self.odd = b.pairs and isinstance(k, int) and k % 2 == 1
         half = _is_half(a.dtype) and _is_half(b.dtype) and acc.dtype is dtypes.f32 and a.column == 1 and not b.pairs
         self.wide: GemmOperand | None = None
         if half and scratch is not None and isinstance(k, int) and k > 0:
@@ -272,42 +273,86 @@ class _Product:
 
     def rows(self, j: Amount, vectors: int, tail: Amount) -> None:
         """Register tiles down all rows of a panel of `vectors` vectors, of whose last one `tail` lanes are used (0: all)."""
+        if isinstance(self.m, int) or self.wide is not None:
+            self.tiles(j, vectors, tail)
+        else:
+            self.any_rows(j, vectors, tail)
+
+    def tiles(self, j: Amount, vectors: int, tail: Amount) -> None:
         _tiled(self.f, self.m, self.isa.mr, lambda i, rows: self.tile(rows, i, j, vectors, tail))
+
+    def any_rows(self, j: Amount, vectors: int, tail: Amount) -> None:
+        """Call the function that multiplies so many rows as it is told: its code is shared, whatever the strides are."""
+        f, a, b, acc = self.f, self.a, self.b, self.acc
+        steps = {"a_row": a.row, "acc_row": acc.row}
+        if not isinstance(a.column, int):
+            steps["a_step"] = a.column
+        if not self.fetching()[0]:
+            steps["b_row"] = b.row
+        if not isinstance(tail, int):
+            steps["tail"] = tail
+        numbers = {"m": self.m, "k": self.steps, **steps}
+        name = self._any_rows(vectors, "%tail" if "tail" in steps else tail, steps)
+        pb = f.at(b.pointer, f.index("mul", j, 2 if b.pairs else 1), llvm.TYPES[b.dtype])
+        pc = f.at(acc.pointer, j, llvm.TYPES[acc.dtype])
+        args = [f"ptr {a.pointer}", f"ptr {pb}", f"ptr {pc}", f"i1 {_literal(self.clear)}"]
+        args += [f"i64 {x}" for x in numbers.values()]
+        f.do(f"call void @{name}({', '.join(args)})")
+
+    def _any_rows(self, vectors: int, tail: Amount, steps: Iterable[str]) -> str:
+        """That function's name, written into the module if it is not there yet; `steps` are its arguments."""
+        step, module = {n: f"%{n}" for n in steps}, self.f.module
+        a = replace(self.a, pointer="%a", row="%a_row", column=step.get("a_step", self.a.column))
+        b = replace(self.b, pointer="%b", row=step.get("b_row", self.b.row))
+        acc = replace(self.acc, pointer="%acc", row="%acc_row")
+        params = ["ptr noalias readonly %a", "ptr noalias readonly %b", "ptr noalias %acc", "i1 %clear"]
+        inner = _Product(self.f, self.isa, a, b, acc, "%m", "%k", "%clear")
+        inner.odd = self.odd
+        name = "rows_" + inner.micro(a, self.isa.mr, vectors, tail, *inner.fetching()).name
+        if name not in module.functions:
+            inner.f = llvm.Function(module, name, [*params, *(f"i64 %{n}" for n in ("m", "k", *steps))], internal=True)
+            inner.tiles(0, vectors, tail)
+            inner.f.close()
+        return name
 
     def tile(self, rows: int, i: Amount, j: Amount, vectors: int, tail: Amount) -> None:
         """Call the micro-kernel for the tile at row i, column j."""
         f, a, b, acc = self.f, self.a, self.b, self.acc
-        step, ahead = self.fetching()
+        fetching = step, ahead = self.fetching()
         pa = f.at(a.pointer, f.index("mul", i, a.row), llvm.TYPES[a.dtype])
         if self.wide is not None and isinstance(self.k, int):
             emit_widened(f, self.isa, pa, a.row, self.wide.pointer, rows, self.k, a.dtype, dtypes.f32)
             a, pa = self.wide, self.wide.pointer
-        micro = self.micro(a, rows, vectors, tail, step, ahead == STREAM_AHEAD)
+        micro = self.micro(a, rows, vectors, tail, *fetching)
         name = micro_kernel(f.module, self.isa, micro)
         pb = f.at(b.pointer, f.index("mul", j, 2 if b.pairs else 1), llvm.TYPES[b.dtype])
         pc = f.at(acc.pointer, f.index("add", f.index("mul", i, acc.row), j), llvm.TYPES[acc.dtype])
         share = f.index("mul", i, ahead // self.m) if isinstance(self.m, int) else 0
         there = f.at(b.pointer, f.index("add", share, ahead), "i8") if step else "null"
-        args = [f"ptr {pa}", f"ptr {pb}", f"ptr {pc}", f"ptr {there}", f"i64 {self.steps}", f"i1 {str(self.clear).lower()}"]
-        args += [f"i64 {x}" for x in (a.row, a.column, b.row, acc.row, tail) if not isinstance(x, int)]
+        args = [f"ptr {pa}", f"ptr {pb}", f"ptr {pc}", f"ptr {there}", f"i64 {self.steps}", f"i1 {_literal(self.clear)}"]
+        args += [f"ptr {f.at(pa, f.index('mul', a.row, r), llvm.TYPES[a.dtype])}" for r in micro.pointed]
+        args += [f"i64 {f.index('mul', a.row, r * a.dtype.bytes)}" for r in micro.offset]
+        args += [f"i64 {x}" for x in (a.column, b.row, acc.row, tail) if not isinstance(x, int)]
         f.do(f"call void @{name}({', '.join(args)})")
 
     def fetching(self) -> tuple[int, int]:
         """How b is fetched ahead: (bytes a step of k, from how far behind b's start).
 
         The tiles of a panel share out fetching the next panel into the second-level cache, taking that to lie right
-        behind this one; a panel that is read once is fetched some way ahead of its use.
+        behind this one; a panel that is read once, or nobody knows how often, is fetched some way ahead of its use.
         """
         b, width = self.b, VECTORS * self.lanes
-        if not (isinstance(self.m, int) and isinstance(self.steps, int) and isinstance(b.row, int)):
-            return 0, 0
-        if b.row != width * (2 if b.pairs else 1):
+        if not isinstance(b.row, int) or b.row != width * (2 if b.pairs else 1):
             return 0, 0
         line = b.row * b.dtype.bytes
+        if not isinstance(self.m, int):
+            return line, STREAM_AHEAD
+        if not isinstance(self.steps, int):
+            return 0, 0
         count = -(-self.m // self.isa.mr)
         return (line, STREAM_AHEAD) if count == 1 else (-(-line // count), line * self.steps)
 
-    def micro(self, a: GemmOperand, rows: int, vectors: int, tail: Amount, step: int, near: bool) -> Micro:
+    def micro(self, a: GemmOperand, rows: int, vectors: int, tail: Amount, step: int, ahead: int) -> Micro:
         b, acc = self.b, self.acc
         sets = 1
         while rows * vectors * sets < IN_FLIGHT:
@@ -316,10 +361,14 @@ class _Product:
         return Micro(
             a.dtype, b.dtype, acc.dtype, rows, vectors,
             _constant(a.row), _constant(a.column), _constant(b.row), _constant(acc.row), _constant(tail),
-            pairs=b.pairs, odd=b.pairs and isinstance(self.k, int) and self.k % 2 == 1, padded=b.padded,
+            pairs=b.pairs, odd=self.odd, padded=b.padded,
             unroll=unroll, sets=sets, whole=isinstance(self.steps, int) and self.steps % unroll == 0,
-            fetch=step * unroll, near=near,
+            fetch=step * unroll, near=ahead == STREAM_AHEAD,
         )  # fmt: skip
+
+
+def _literal(flag: bool | str) -> str:
+    return flag if isinstance(flag, str) else str(flag).lower()
 
 
 def _constant(amount: Amount) -> int | None:

@@ -53,6 +53,7 @@ class Facts:
 
     def __init__(self) -> None:
         self.ranges: dict[Var, Range] = {}
+        self.ends: dict[Var, Expr] = {}  # what variables stay below, where that is no number
         self.lane: Var | None = None
         self.lanes = 1
         self.varying: set[Var] = set()
@@ -218,7 +219,15 @@ class Facts:
     def is_below(self, index: Expr, size: Expr) -> bool:
         """Whether index < size surely holds: by numbers, or because the index ends at a symbolic size."""
         room = self.linear(size).plus(self.linear(index), -1)
-        return self.range(room)[0] >= 1
+        if self.range(room)[0] >= 1:
+            return True
+        for v, end in self.ends.items():
+            c = room.terms.get(v, 0)
+            if c < 0:  # it is least where v is greatest
+                room = room.plus(Linear(1, {v: 1}), -c).plus(self.linear(end), c)
+                if self.range(room)[0] >= 1:
+                    return True
+        return False
 
     def address(self, buffer: Buffer, index: Sequence[Expr]) -> Linear:
         """Where an element lives, in elements from the buffer's base."""

@@ -69,6 +69,7 @@ def _bind_grid(ctx: Context, kernel: Kernel, position: str) -> None:
     axes = list(kernel.grid)
     while axes:
         v, extent = axes.pop()
+        ctx.ends(v, extent)
         n = expr.size(ctx, extent)
         top = n - 1 if isinstance(n, int) else float("inf")
         if n == 1:

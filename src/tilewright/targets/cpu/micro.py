@@ -3,20 +3,30 @@
 In: a `Micro`, which is the tile's shape, element types and those strides that are constant. Out: its function in a
 module, once. Must not know who calls it. Calls look like
 
-    @name(a, b, acc, next, k, clear, [a_row], [a_step], [b_row], [acc_row], [tail])
+    @name(a, b, acc, next, k, clear, [pointers], [offsets], [a_step], [b_row], [acc_row], [tail])
 
-with a stride given where the `Micro` has None for it. Products of one tile are summed from zero and then added to the
-accumulator block, which is also the more accurate order.
+with a stride given where the `Micro` has None for it. Where that is the distance of a's rows, `pointers` are those to rows
+4, 8 and so on, as far as there are such, and `offsets` those of the up to three rows behind each, in bytes. Products of one
+tile are summed from zero and then added to the accumulator block, which is also the more accurate order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import TypeAlias
 
 from ...base import dtypes
 from ...base.dtypes import DType
 from . import llvm
 from .isa import Isa
+
+Amount: TypeAlias = int | str
+
+NEAR_ROWS = 4
+"""Rows of a that one pointer reaches where their distance is a run-time number. An offset of each row would take more
+registers than there are. Pointers and offsets come as arguments, so that LLVM cannot find that one follows from another: it
+would compute each from the one before, and lose the registers that hold sums."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,16 @@ class Micro:
     near: bool = False
 
     @property
+    def pointed(self) -> range:
+        """The rows of a that a pointer of their own is given for."""
+        return range(NEAR_ROWS, self.rows, NEAR_ROWS) if self.a_row is None else range(0)
+
+    @property
+    def offset(self) -> range:
+        """The rows of a behind each of those that an offset is given for."""
+        return range(1, min(NEAR_ROWS, self.rows)) if self.a_row is None else range(0)
+
+    @property
     def name(self) -> str:
         return "micro_" + "_".join(short(getattr(self, f.name)) for f in fields(self))
 
@@ -77,7 +97,8 @@ class _Writer:
         self.lanes = isa.lanes_of(micro.acc)
         self.element = llvm.TYPES[micro.acc]
         self.vector = llvm.vector(self.lanes, self.element)
-        optional = [f"i64 %{name}" for name in ("a_row", "a_step", "b_row", "acc_row", "tail") if getattr(micro, name) is None]
+        optional = [f"ptr %a{r}" for r in micro.pointed] + [f"i64 %off{r}" for r in micro.offset]
+        optional += [f"i64 %{name}" for name in ("a_step", "b_row", "acc_row", "tail") if getattr(micro, name) is None]
         params = ["ptr noalias readonly %a", "ptr noalias readonly %b", "ptr noalias %acc", "ptr %next", "i64 %k", "i1 %clear"]
         self.f = llvm.Function(module, micro.name, params + optional, internal=True)
         self.mask: str | None = None
@@ -87,14 +108,15 @@ class _Writer:
         self._prepare()
         counts = micro.rows * micro.vectors
         zero = "zeroinitializer"
-        carried = [("ptr", "%a"), ("ptr", "%b")] + [("ptr", "%next")] * bool(micro.fetch)
+        carried = [("ptr", p) for p in (*self.pointers, "%b")] + [("ptr", "%next")] * bool(micro.fetch)
         carried += [(self.vector, zero)] * (counts * micro.sets)
         main = "%k" if micro.whole or micro.unroll == 1 else f.let(f"and i64 %k, {-micro.unroll}")
-        a, b, *rest = f.loop(0, main, micro.unroll, lambda i, *values: self._turn(values, micro.unroll), carried)
+        values = f.loop(0, main, micro.unroll, lambda i, *values: self._turn(values, micro.unroll), carried)
+        a, b, rest = self._split(values)
         sums = self._added(rest[bool(micro.fetch) :])
         if main != "%k":
-            carried = [("ptr", a), ("ptr", b)] + [(self.vector, s) for s in sums]
-            a, b, *sums = f.loop(main, "%k", 1, lambda i, *values: self._step(values), carried)
+            carried = [("ptr", p) for p in (*a, b)] + [(self.vector, s) for s in sums]
+            a, b, sums = self._split(f.loop(main, "%k", 1, lambda i, *values: self._step(values), carried))
         if micro.odd:
             sums = self._products(a, b, 0, sums, half=True)
         self._finish(sums)
@@ -105,9 +127,8 @@ class _Writer:
         f, micro = self.f, self.micro
         self.a_step = "%a_step" if micro.a_step is None else micro.a_step
         self.b_row = "%b_row" if micro.b_row is None else micro.b_row
-        a_row = "%a_row" if micro.a_row is None else micro.a_row
         acc_row = "%acc_row" if micro.acc_row is None else micro.acc_row
-        self.a_rows = [f.index("mul", a_row, r) for r in range(micro.rows)]
+        self.pointers = ["%a", *(f"%a{r}" for r in micro.pointed)]
         self.acc_rows = [f.index("mul", acc_row, r) for r in range(micro.rows)]
         if micro.tail is None:
             lanes = self.lanes
@@ -115,46 +136,68 @@ class _Writer:
         elif micro.tail:
             self.mask = f"<{', '.join('i1 true' if i < micro.tail else 'i1 false' for i in range(self.lanes))}>"
 
+    def _split(self, values: Sequence[str]) -> tuple[list[str], str, list[str]]:
+        """Pointers to rows of a, the one to b, and what is carried beside them."""
+        a, (b, *rest) = list(values[: len(self.pointers)]), values[len(self.pointers) :]
+        return a, b, rest
+
     def _turn(self, values: tuple[str, ...], unroll: int) -> list[str]:
         """`unroll` steps of k; values are the pointers, then the accumulators, set by set."""
         f, micro = self.f, self.micro
-        a, b, *rest = values
+        a, b, rest = self._split(values)
         ahead = rest.pop(0) if micro.fetch else ""
         count = micro.rows * micro.vectors
         for line in range(0, micro.fetch, 64):
             level = "3" if micro.near else "2"
             f.call("void", "llvm.prefetch.p0", ["ptr", "i32", "i32", "i32"], [f.at(ahead, line, "i8"), "0", level, "1"])
+        here = [self._fixed(p) for p in a]
         for u in range(unroll):
             at = count * (u % micro.sets)
-            rest[at : at + count] = self._products(a, b, u, rest[at : at + count])
-        a = f.at(a, f.index("mul", self.a_step, unroll * self._depth), llvm.TYPES[micro.a])
+            rest[at : at + count] = self._products(here, b, u, rest[at : at + count])
+        step = f.index("mul", self.a_step, unroll * self._depth)
+        a = [f.at(p, step, llvm.TYPES[micro.a]) for p in a]
         b = f.at(b, f.index("mul", self.b_row, unroll), llvm.TYPES[micro.b])
-        return [a, b, *([f.at(ahead, micro.fetch, "i8")] if micro.fetch else []), *rest]
+        return [*a, b, *([f.at(ahead, micro.fetch, "i8")] if micro.fetch else []), *rest]
 
     @property
     def _depth(self) -> int:
         """Elements of k in one step."""
         return 2 if self.micro.pairs else 1
 
+    def _fixed(self, pointer: str) -> str:
+        """A pointer whose rows have offsets, hidden from LLVM's strength reduction, which would keep a pointer for every row."""
+        if not self.micro.offset:
+            return pointer
+        return self.f.call("ptr", "llvm.launder.invariant.group.p0", ["ptr"], [pointer])
+
     def _step(self, values: tuple[str, ...]) -> list[str]:
         f, micro = self.f, self.micro
-        a, b, *sums = values
-        sums = self._products(a, b, 0, sums)
-        a = f.at(a, f.index("mul", self.a_step, self._depth), llvm.TYPES[micro.a])
-        return [a, f.at(b, self.b_row, llvm.TYPES[micro.b]), *sums]
+        a, b, sums = self._split(values)
+        sums = self._products([self._fixed(p) for p in a], b, 0, sums)
+        step = f.index("mul", self.a_step, self._depth)
+        a = [f.at(p, step, llvm.TYPES[micro.a]) for p in a]
+        return [*a, f.at(b, self.b_row, llvm.TYPES[micro.b]), *sums]
 
-    def _products(self, a: str, b: str, u: int, sums: list[str], half: bool = False) -> list[str]:
+    def _products(self, a: Sequence[str], b: str, u: int, sums: list[str], half: bool = False) -> list[str]:
         """One step of k at `u` steps behind the pointers: rows x vectors multiply-adds. `half`: a has one element left."""
         f, micro = self.f, self.micro
         row = f.at(b, f.index("mul", self.b_row, u), llvm.TYPES[micro.b])
         right = [self._b(row, c) for c in range(micro.vectors)]
         behind = f.index("mul", self.a_step, u * self._depth)
         for r in range(micro.rows):
-            left = self._a(f.at(a, f.index("add", self.a_rows[r], behind), llvm.TYPES[micro.a]), half)
+            left = self._a(self._row(a, r, behind), half)
             for c in range(micro.vectors):
                 i = r * micro.vectors + c
                 sums[i] = self._multiply_add(left, right[c], sums[i])
         return sums
+
+    def _row(self, a: Sequence[str], r: int, behind: Amount) -> str:
+        """Where the element of row r lies, `behind` elements behind the pointers."""
+        f, micro, kind = self.f, self.micro, llvm.TYPES[self.micro.a]
+        if micro.a_row is not None:
+            return f.at(a[0], f.index("add", micro.a_row * r, behind), kind)
+        near = r % NEAR_ROWS
+        return f.at(f.at(a[r // NEAR_ROWS], f"%off{near}" if near else 0, "i8"), behind, kind)
 
     def _multiply_add(self, x: str, y: str, z: str) -> str:
         f, v = self.f, self.vector

@@ -146,6 +146,8 @@ def _true(lanes: int) -> str:
 def reduce(ctx: Context, s: Reduce) -> None:
     axes = [Axis(v, expr.size(ctx, e)) for v, e in zip(s.vars, s.extents, strict=True)]
     ctx.enter(False)
+    for v, e in zip(s.vars, s.extents, strict=True):
+        ctx.ends(v, e)
     for a in axes:
         ctx.suppose(a.var, vector.extent_range(a.extent))
         if a.extent == 1:

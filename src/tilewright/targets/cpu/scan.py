@@ -32,6 +32,8 @@ def scan(ctx: Context, s: Scan) -> None:
     axes = [Axis(v, n) for v, n in zip(variables, extents, strict=True) if v is not along]
     body = For(along, s.dst.shape[s.axis], Store(s.dst.buffer, target, source))
     ctx.enter(False)
+    for v, e in zip(variables, s.dst.shape, strict=True):
+        ctx.ends(v, e)
     ctx.suppose(along, vector.extent_range(extents[s.axis]))
     vector.nest(ctx, axes, body, lambda: _lines(ctx, s, Axis(along, extents[s.axis]), source, target), together=_TOGETHER)
     ctx.leave()

@@ -222,6 +222,7 @@ def _from_scratch(ctx: Context, offset: Size) -> str:
 
 def _for(ctx: Context, s: For) -> None:
     n = expr.size(ctx, s.extent)
+    ctx.ends(s.var, s.extent)
     jumps = _has_jumps(s.body)
     if s.kind == "vectorized" and vector.is_nest(s.body):
         return vector.parallel(ctx, Parallel((s.var,), (s.extent,), s.body))

@@ -33,6 +33,7 @@ def parallel(ctx: Context, s: Parallel) -> None:
         n = expr.size(ctx, e)
         if n == 0 or (isinstance(n, int) and n < 0):
             return
+        ctx.ends(v, e)
         axes.append(Axis(v, n))
     ctx.enter(False)
     single = [a for a in axes if a.extent == 1]
