@@ -148,3 +148,26 @@ def test_dict_of_a_class_that_refuses_to_be_filled():
         return torch.ones(2), record
 
     agree(lambda: f, given, given, breaks=0)
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(4)
+
+    def forward(self, x):
+        h = self.norm(x.to(self.norm.weight.dtype))
+        if x.sum() > 0:
+            h = h + 1
+        return x + h
+
+
+def test_modules_whose_iteration_a_graph_break_interrupts():
+    layers = torch.nn.ModuleList([Block() for _ in range(3)])
+
+    def f(x):
+        for layer in layers:
+            x = layer(x)
+        return x
+
+    agree(lambda: f, *[lambda s=s: (torch.full((2, 4), s),) for s in (1.0, -1.0)], breaks=1)

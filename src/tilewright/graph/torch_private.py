@@ -14,6 +14,9 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import _ops, overrides
+from torch._higher_order_ops import associative_scan as _associative_scan
+from torch._higher_order_ops import scan as _scan
+from torch._higher_order_ops.map import map as _map
 from torch.autograd import forward_ad
 from torch.utils import _pytree
 from torch.utils._device import DeviceContext
@@ -34,6 +37,7 @@ OpOverload: TypeAlias = _ops.OpOverload
 TreeSpec: TypeAlias = _pytree.TreeSpec
 tree_unflatten = _pytree.tree_unflatten
 without_modes = _disable_current_modes
+higher_order_map, scan, associative_scan = _map, _scan, _associative_scan
 plain_function = torch._C._disabled_torch_function_impl  # a class's `__torch_function__` that does nothing
 
 SDPA_MATH, SDPA_FLASH = 0, 1  # what `sdpa_backend` gives

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ..graph import torch_private as private
 from ..graph.fake import Fake
-from . import access
+from . import access, higher_order
 from .breaks import Break
 from .calls import call, call_plainly, iterable
 from .outside import CONTAINERS
@@ -52,7 +53,9 @@ def functions() -> dict[Any, Callable[..., Any]]:
         nn.Module.__setattr__: access.set_attribute,
         nn.Module.__getattr__: lambda cx, m, n: access._missing_attribute(cx, m, n, cx.outside.known.get(id(m))),
         **{getattr(logging.Logger, name): functools.partial(_log, name) for name in _LEVELS},
-        copy.deepcopy: _deepcopy, torch.is_tensor: lambda cx, v: isinstance(v, torch.Tensor), dict.fromkeys: lambda cx, keys,
+        torch.cond: higher_order.cond, private.higher_order_map: higher_order.map_, private.scan: higher_order.scan,
+        private.associative_scan: higher_order.associative_scan, copy.deepcopy: _deepcopy,
+        torch.is_tensor: lambda cx, v: isinstance(v, torch.Tensor), dict.fromkeys: lambda cx, keys,
         v=None: dict.fromkeys(iterable(cx, keys), v),
     }  # fmt: skip
 

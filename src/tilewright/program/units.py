@@ -27,7 +27,7 @@ from .guards import GuardTable
 from .opcodes import decode
 from .outside import Outside
 from .rebuild import Rebuild
-from .resume import Place, run_natively
+from .resume import Iter, Place, run_natively
 from .trust import is_standard_code, runs_as_is
 from .varying import scalar
 
@@ -206,7 +206,7 @@ def _frame(cx: Capture, place: Place, globals_: dict[str, Any], values: tuple[An
         for v in values[at : at + form.width]:
             if type(v) is types.CellType and number >= 0:
                 cx.outside.known[id(v)].name = code.names[number]
-            if form.width > 1:
+            if isinstance(form, Iter):
                 cx.outside.expand(v)
         at += form.width
     slots, stack = place.split(values)
