@@ -20,12 +20,42 @@ _RULES = [
     (r"heads|n_head$|num_attention_head", 4),
     (r"head_dim|d_kv|kv_channels|head_size|qk_.*dim|v_head_dim", 8),
     (r"lora_rank|rank$", 8),
+    (r"num_frames", 4),
     (r"image_size|img_size", IMAGE),
     (r"patch_size|patch_stride", PATCH),
     (r"intermediate|ffn|d_ff|n_inner|mlp_dim|feed_forward|d_inner", 2 * WIDTH),
     (r"hidden|d_model|n_embd|embed|dim$|channels?$|width|units|size$", WIDTH),
     (r"num_queries|num_.*tokens|state_size|conv_kernel|n_mels|mel_bins", 16),
 ]  # fmt: skip
+
+
+_CHANGES = {
+    "audio-spectrogram-transformer": {"max_length": 64, "num_mel_bins": 32, "patch_size": 8},
+    "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_chunk_size": 8},
+    "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_chunk_size": 8, "mamba_d_state": 16},
+    "granitemoehybrid": {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_chunk_size": 8},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 4},
+    "mamba2": {"num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 8, "state_size": 16},
+    "recurrent_gemma": {"num_hidden_layers": 3, "lru_width": 32, "num_key_value_heads": 4},
+    "swin": {"embed_dim": 16, "depths": [2, 1], "num_heads": [2, 4], "window_size": 4, "num_layers": 2, "hidden_size": 32,
+             "patch_size": 4},
+    "swinv2": {"embed_dim": 16, "depths": [2, 1], "num_heads": [2, 4], "window_size": 4, "num_layers": 2, "hidden_size": 32,
+               "patch_size": 4},
+    "maskformer-swin": {"embed_dim": 16, "depths": [2, 1], "num_heads": [2, 4], "window_size": 4, "num_layers": 2,
+                        "hidden_size": 32, "patch_size": 4},
+    "donut-swin": {"embed_dim": 16, "depths": [2, 1], "num_heads": [2, 4], "window_size": 4, "num_layers": 2, "hidden_size": 32,
+                   "patch_size": 4},
+    "codegen": {"rotary_dim": 8}, "gptj": {"rotary_dim": 8}, "efficientnet": {"hidden_dim": 1280},
+    "cvt": {"embed_dim": [16, 32, 32], "depth": [1, 1, 1], "num_heads": [1, 2, 2]},
+    "longformer": {"attention_window": [4, 4]}, "led": {"attention_window": [4, 4], "max_encoder_position_embeddings": 64},
+    "esm": {"vocab_size": 96, "pad_token_id": 1, "mask_token_id": 2}, "xmod": {"languages": ["en"], "default_language": "en"},
+    "reformer": {"axial_pos_shape": [4, 3], "axial_pos_embds_dim": [16, 16], "lsh_attn_chunk_length": 4,
+                 "local_attn_chunk_length": 4},
+    "zamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "attention_hidden_size": 64, "attention_head_dim": 16,
+              "mamba_dt_rank": 4, "n_mamba_heads": 2},
+    "whisper": {"max_source_positions": 32, "num_mel_bins": 16}, "wav2vec2-bert": {"feature_projection_input_dim": 16},
+    "nystromformer": {"num_landmarks": 4, "segment_means_seq_len": 12}, "lilt": {"hidden_size": 48},
+}  # fmt: skip
 
 
 def shrink(config):
@@ -35,6 +65,16 @@ def shrink(config):
             shrink(value)
         elif type(value) is int or (isinstance(value, (list, tuple)) and value and all(type(v) is int for v in value)):
             setattr(config, name, _smaller(name, value))
+        elif isinstance(value, list) and name in ("layer_types", "layers_block_type", "mlp_layer_types") and value:
+            kinds = list(dict.fromkeys(value))
+            setattr(config, name, (kinds * 2)[: max(2, len(kinds))])
+            config.num_hidden_layers = max(2, len(kinds))
+        elif isinstance(value, dict) and "mrope_section" in value:
+            value["mrope_section"] = [2, 1, 1]
+            if getattr(config, "head_dim", None) is None:
+                config.head_dim = 8
+    if getattr(config, "kv_lora_rank", None):
+        config.num_key_value_heads = config.num_attention_heads
     return config
 
 
@@ -47,14 +87,21 @@ def _smaller(name, value):
     return value
 
 
-def build(name, config_changes=None):
+def build(name):
     config = shrink(CONFIG_MAPPING[name]())
-    for key, value in (config_changes or {}).items():
+    for key, value in _CHANGES.get(name, {}).items():
         setattr(config, key, value)
     torch.manual_seed(0)
     cls = MODEL_MAPPING[type(config)]
     cls = cls[0] if isinstance(cls, tuple) else cls
     return cls(config).eval()
+
+
+_IMAGES_OF_FRAMES = ("git", "vivit_image")
+
+
+def name_of(config):
+    return config.model_type
 
 
 def inputs(model):
@@ -70,11 +117,19 @@ def inputs(model):
         c = getattr(config, "num_channels", None) or getattr(getattr(config, "vision_config", None), "num_channels", 3)
         size = getattr(config, "image_size", None) or getattr(getattr(config, "vision_config", None), "image_size", IMAGE)
         size = (size, size) if isinstance(size, int) else tuple(size)
-        given["pixel_values"] = torch.randn(1 if "input_ids" not in given else 2, c, *size)
+        frames = getattr(config, "num_frames", None)
+        frames = (frames,) if frames and "num_frames" not in parameters and name_of(config) not in _IMAGES_OF_FRAMES else ()
+        given["pixel_values"] = torch.randn(1 if "input_ids" not in given else 2, *frames, c, *size)
     if main == "input_features":
         given["input_features"] = torch.randn(2, getattr(config, "num_mel_bins", 80), 64)
+        if name_of(config) == "wav2vec2-bert":
+            given["input_features"] = torch.randn(2, 12, 16)
     if main == "input_values":
         given["input_values"] = torch.randn(2, 1000)
+        if name_of(config) == "audio-spectrogram-transformer":
+            given["input_values"] = torch.randn(2, config.max_length, config.num_mel_bins)
+        elif name_of(config) in ("encodec", "dac", "mimi"):
+            given["input_values"] = torch.randn(2, 1, 1000)
     if "decoder_input_ids" in parameters:
         given["decoder_input_ids"] = ids()
     return given

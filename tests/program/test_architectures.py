@@ -13,18 +13,19 @@ import tilewright as tw
 from program.architectures import build, inputs, leaves
 
 NAMES = [
-    "aimv2", "albert", "altclip", "apertus", "arcee", "aria_text", "bart", "bert", "bloom", "camembert", "clip_vision_model",
-    "cohere", "cohere2", "convbert", "convnext", "cosmos3_edge_text", "ctrl", "cwm", "data2vec-audio", "data2vec-text",
-    "deberta", "deberta-v2", "deit", "diffllama", "dinov2", "dinov3_convnext", "dinov3_vit", "distilbert", "doge", "dory",
-    "dpr", "dpt", "electra", "ernie4_5", "ernie4_5_moe", "eurobert", "exaone4", "falcon", "falcon_mamba", "flaubert",
-    "flex_olmo", "fnet", "fsmt", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt2", "gpt_bigcode", "gpt_neo",
-    "gpt_neox", "gpt_neox_japanese", "granite", "hubert", "ijepa", "imagegpt", "internvl_vision", "jina_embeddings_v3",
-    "layoutlm", "llama", "llama4_text", "longt5", "luke", "mamba", "megatron-bert", "modernbert", "modernbert-decoder",
-    "molmo2_text", "moshi", "mpnet", "mpt", "mra", "mt5", "musicflamingo", "nanochat", "nllb-moe", "nomic_bert", "olmo",
-    "openai-gpt", "opt", "pegasus", "pegasus_x", "persimmon", "phi", "phi3", "pixtral", "qwen2", "qwen2_audio", "qwen2_moe",
-    "qwen3", "qwen3_vl_text", "regnet", "rembert", "resnet", "roberta", "roc_bert", "roformer", "sam_vision_model",
-    "seamless_m4t_v2", "seed_oss", "siglip", "siglip_vision_model", "smollm3", "splinter", "squeezebert", "stablelm",
-    "starcoder2", "t5", "tapas", "umt5", "unispeech", "vaultgemma",
+    "albert", "altclip", "apertus", "bart", "bert", "bloom", "camembert", "clip_vision_model", "codegen", "cohere", "cohere2",
+    "convbert", "convnext", "cosmos3_edge_text", "ctrl", "cwm", "data2vec-audio", "data2vec-text", "deberta", "deberta-v2",
+    "deit", "diffllama", "dinov2", "dinov3_convnext", "dinov3_vit", "distilbert", "doge", "dpr", "dpt", "electra", "ernie4_5",
+    "ernie4_5_moe", "esm", "eurobert", "exaone4", "falcon", "falcon_mamba", "flaubert", "flex_olmo", "fnet", "fsmt", "gemma",
+    "gemma2", "gemma3_text", "gemma4_text", "glm", "glm4", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_neox_japanese",
+    "gptj", "granite", "hubert", "ijepa", "imagegpt", "internvl_vision", "jina_embeddings_v3", "layoutlm", "llama",
+    "llama4_text", "longt5", "luke", "mamba", "mamba2", "megatron-bert", "modernbert", "modernbert-decoder", "molmo2_text",
+    "moshi", "mpnet", "mpt", "mra", "mt5", "musicflamingo", "nanochat", "nllb-moe", "nomic_bert", "olmo", "openai-gpt", "opt",
+    "pegasus", "persimmon", "phi", "phi3", "pixtral", "qwen2", "qwen2_audio", "qwen2_moe", "qwen3", "qwen3_5_text",
+    "qwen3_next", "qwen3_vl_text", "recurrent_gemma", "regnet", "rembert", "resnet", "roberta", "roc_bert", "roformer",
+    "sam_vision_model", "seamless_m4t_v2", "seed_oss", "siglip", "siglip_vision_model", "smollm3", "splinter", "squeezebert",
+    "stablelm", "starcoder2", "swin", "t5", "tapas", "timesformer", "umt5", "unispeech", "vaultgemma", "videomae", "vivit",
+    "wav2vec2-bert", "whisper",
 ]  # fmt: skip
 BREAKS = {"flaubert": 2}  # Python looks at the data of tensors
 

@@ -1,6 +1,7 @@
 """What programs of libraries do beside tensors: functions that keep their results, NumPy's numbers, complex tensors."""
 
 import collections
+import copy
 import functools
 import importlib.metadata
 import logging
@@ -171,3 +172,22 @@ def test_modules_whose_iteration_a_graph_break_interrupts():
         return x
 
     agree(lambda: f, *[lambda s=s: (torch.full((2, 4), s),) for s in (1.0, -1.0)], breaks=1)
+
+
+class Settings:
+    def __init__(self):
+        self.scale, self.names = 2, ["a"]
+
+
+def test_copy_of_an_object():
+    def f(x, settings):
+        mine = copy.copy(settings)
+        mine.scale += x.shape[0]
+        return x * mine.scale, mine.names is settings.names, vars(mine), copy.copy([x, 1])
+
+    held = Settings()
+    agree(lambda: f, *[lambda: (torch.ones(2), held)] * 2, breaks=0, compiles=1)
+    fast = tw.compile(lambda x: x * copy.copy(held).scale)
+    assert fast(torch.ones(1)) == 2
+    held.scale = 5
+    assert fast(torch.ones(1)) == 5

@@ -54,7 +54,7 @@ def functions() -> dict[Any, Callable[..., Any]]:
         nn.Module.__getattr__: lambda cx, m, n: access._missing_attribute(cx, m, n, cx.outside.known.get(id(m))),
         **{getattr(logging.Logger, name): functools.partial(_log, name) for name in _LEVELS},
         torch.cond: higher_order.cond, private.higher_order_map: higher_order.map_, private.scan: higher_order.scan,
-        private.associative_scan: higher_order.associative_scan, copy.deepcopy: _deepcopy,
+        private.associative_scan: higher_order.associative_scan, copy.copy: _copy, copy.deepcopy: _deepcopy,
         torch.is_tensor: lambda cx, v: isinstance(v, torch.Tensor), dict.fromkeys: lambda cx, keys,
         v=None: dict.fromkeys(iterable(cx, keys), v),
     }  # fmt: skip
@@ -196,6 +196,41 @@ def _new(cx: Capture, cls: type, *args: Any, **kwargs: Any) -> Any:
     return o
 
 
+def _copy(cx: Capture, o: Any) -> Any:
+    cls = type(o)
+    if is_atom(o) or isinstance(o, type | types.FunctionType | types.BuiltinFunctionType):
+        return o
+    if type(getattr(cls, "__copy__", None)) is types.FunctionType and cls is not Fake:
+        return call(cx, access.get_attribute(cx, o, "__copy__"), [], {})
+    if cls in CONTAINERS:
+        return o if cls in (tuple, frozenset) else call(cx, access.get_attribute(cx, o, "copy"), [], {})
+    attributes = _own_attributes(cx, o, "copy.copy")
+    made = object.__new__(cls)
+    cx.new_objects.append(made)
+    made.__dict__.update(attributes)
+    return made
+
+
+def _own_attributes(cx: Capture, o: Any, what: str) -> dict[str, Any]:
+    """Of an object that is nothing but its attributes, all of which are guarded."""
+    cls, attributes = type(o), access.attributes_of(o)
+    plain = cls.__reduce_ex__ is object.__reduce_ex__ and cls.__reduce__ is object.__reduce__ and not hasattr(cls, "__deepcopy__")
+    if (
+        not is_python_class(cls)
+        or not plain
+        or attributes is None
+        or type(getattr(cls, "__getstate__", None)) is types.FunctionType
+        or isinstance(o, (nn.Module, *CONTAINERS))
+    ):
+        raise Break("builtin", f"{what} of a {cls.__name__}")
+    known = cx.outside.known.get(id(o))
+    if known is None:
+        return {name: cx.outside.see(v) for name, v in attributes.items()}
+    before = cx.effects.before(attributes)
+    cx.rows.test("keys", cx.outside.dict_slot(known), tuple(before), why=f"{known.name} has other attributes")
+    return {name: cx.outside.attribute(known, attributes, name) for name in list(attributes)}
+
+
 def _deepcopy(cx: Capture, o: Any, memo: Any = None) -> Any:
     if memo is not None:
         raise Break("builtin", "copy.deepcopy with a memo")
@@ -215,23 +250,7 @@ def _read_whole(cx: Capture, o: Any, seen: set[int]) -> None:
             _read_whole(cx, item, seen)
         if cls in CONTAINERS:
             return
-    attributes = access.attributes_of(o)
-    plain = cls.__reduce_ex__ is object.__reduce_ex__ and cls.__reduce__ is object.__reduce__ and not hasattr(cls, "__deepcopy__")
-    getstate = getattr(cls, "__getstate__", None)
-    if (
-        not is_python_class(cls)
-        or not plain
-        or attributes is None
-        or type(getstate) is types.FunctionType
-        or isinstance(o, nn.Module)
-    ):
-        raise Break("builtin", f"copy.deepcopy of a {cls.__name__}")
-    known = cx.outside.known.get(id(o))
-    if known is not None:
-        before = cx.effects.before(attributes)
-        cx.rows.test("keys", cx.outside.dict_slot(known), tuple(before), why=f"{known.name} has other attributes")
-    for name in list(attributes):
-        value = attributes[name] if known is None else cx.outside.attribute(known, attributes, name)
+    for value in _own_attributes(cx, o, "copy.deepcopy").values():
         _read_whole(cx, value, seen)
 
 
