@@ -116,7 +116,6 @@ def test_simulated(name: str) -> None:
 def test_bf16_in_pairs(machine: object, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "COLUMNS", 64)
     monkeypatch.setattr(attention, "CHUNK", 32)
-    monkeypatch.setattr(attention, "STEP", 16)
     graph = attended((B, 2, S, 32), (B, 2, T, 32), (B, 2, T, 32), dtype=dtypes.bf16, causal=causal)
     program = lower(graph, machine)  # type: ignore[arg-type]
     for values in (*SIZES, (2, 3, 200)):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ def runs_here(level: isa.Isa) -> bool:
 
 
 @functools.cache
-def build(level: isa.Isa, kinds, strides, m, n, k, clear, pairs=False, padded=False):
+def build(level: isa.Isa, kinds, strides, m, n, k, clear, pairs=False, padded=False, multiple=1):
     """void run(a, b, acc, scratch, *names): `strides` are those of a, b and acc; names of i64 among them become arguments."""
     module = llvm.Module()
     amounts = [*strides, m, n, k]
@@ -48,7 +49,7 @@ def build(level: isa.Isa, kinds, strides, m, n, k, clear, pairs=False, padded=Fa
     a = GemmOperand("%a", strides[0], strides[1], kinds[0])
     b = GemmOperand("%b", strides[2], strides[3], kinds[1], pairs=pairs, padded=padded)
     acc = GemmOperand("%acc", strides[4], 1, kinds[2])
-    emit_gemm(f, level, a, b, acc, m, n, k, clear, "%scratch")
+    emit_gemm(f, level, a, b, acc, m, n, k, clear, "%scratch", multiple)
     f.close()
     text = module.text(level.attributes)
     cpu.check(text, level)
@@ -193,14 +194,18 @@ def test_dot_products_of_pairs():
 
 
 @pytest.mark.parametrize("clear", [True, False])
+@pytest.mark.parametrize("dynamic", ["", "m", "k", "mk"])
 @pytest.mark.parametrize(("level", "m", "n", "k"), [
     *itertools.product([DOTS], (1, 5, 20), [40], (1, 2, 7, 64)),
-    *itertools.product([AMX], (1, 16, 40), (32, 17, 50), (64, 103)), (AMX, 64, 32, 96),
+    *itertools.product([AMX], (1, 16, 27, 40, 50), (32, 17, 50, 9), (64, 103)), (AMX, 64, 32, 96),
 ])  # fmt: skip
-def test_pairs(level, m, n, k, clear):
-    """b as [k / 2][n][2], an odd last k padded with zero."""
+def test_pairs(level, m, n, k, clear, dynamic):
+    """b as [k / 2][n][2], an odd last k padded with zero. `dynamic`: what is known at run time only, of an even k."""
+    if k % 2:
+        dynamic = dynamic.replace("k", "")
+    sizes = {x: f"%{x}" if x in dynamic else v for x, v in {"m": m, "n": n, "k": k}.items()}
     kinds = (dtypes.bf16, dtypes.bf16, dtypes.f32)
-    run = build(level, kinds, (k, 1, 2 * n, 1, n + 1), m, n, k, clear, pairs=True)
+    run = build(level, kinds, (k, 1, 2 * n, 1, n + 1), *sizes.values(), clear, pairs=True, multiple=math.gcd(k, 64))
     if run is None:
         pytest.skip("this machine lacks the instruction")
     rng = np.random.default_rng(k)
@@ -211,7 +216,7 @@ def test_pairs(level, m, n, k, clear):
     old = rng.standard_normal((m, n + 1)).astype(np.float32)
     acc = guarded(np.where(np.arange(n + 1) < n, np.nan, old).astype(np.float32) if clear else old)
     left, right = guarded(a), guarded(packed)
-    run(left.ctypes.data, right.ctypes.data, acc.ctypes.data, None)
+    run(left.ctypes.data, right.ctypes.data, acc.ctypes.data, None, *(v for x, v in (("m", m), ("k", k)) if x in dynamic))
     x, y = from_memory(a, dtypes.bf16).astype(np.float64), from_memory(b, dtypes.bf16).astype(np.float64)
     expected = x @ y + (0 if clear else old[:, :n])
     assert np.all(np.abs(acc[:, :n] - expected) <= 1e-5 * (np.abs(x) @ np.abs(y) + 1))

@@ -75,6 +75,46 @@ def tile_kernel(module: llvm.Module, rows: int, columns: int, fetch: int, config
     return name
 
 
+def rows_kernel(module: llvm.Module, columns: int) -> str:
+    """`void name(a, b, acc, m, steps, clear, a_row, b_row, acc_row)`: as many tiles as m rows take; strides in bytes."""
+    name = f"amx_rows_{columns}"
+    if name in module.functions:
+        return name
+    numbers = [f"i64 %{x}" for x in ("m", "steps", "a_row", "b_row", "acc_row")]
+    pointers = ["ptr noalias readonly %a", "ptr noalias readonly %b", "ptr noalias %acc"]
+    f = llvm.Function(module, name, [*pointers, "i1 %clear", *numbers], internal=True)
+    room = f.let("alloca [64 x i8], align 64")
+    whole, rest = f.let(f"udiv i64 %m, {ROWS}"), f.let(f"urem i64 %m, {ROWS}")
+
+    def tile(i: str, rows: int) -> None:
+        a, acc = (f.at(f"%{x}", f.let(f"mul i64 {i}, %{x}_row"), "i8") for x in ("a", "acc"))
+        strides = "i64 %a_row, i64 %b_row, i64 %acc_row"
+        kernel = tile_kernel(module, rows, columns, 0, True)
+        f.do(f"call void @{kernel}(ptr {a}, ptr %b, ptr {acc}, ptr null, i64 %steps, i1 %clear, {strides})")
+
+    def full() -> None:
+        configure(f, ROWS, columns)
+        f.loop(0, whole, 1, lambda t: tile(f.let(f"mul i64 {t}, {ROWS}"), ROWS))
+
+    def last(halves: int) -> None:
+        """Fewer rows than a tile has: the registers of the last half are as high as there are rows."""
+        template = _configuration(module, halves * ROWS // 2, columns)
+        f.do(f"store <64 x i8> {f.let(f'load <64 x i8>, ptr {template}, align 64')}, ptr {room}, align 64")
+        height = f.let(f"trunc i64 {f.let(f'sub i64 {rest}, {(halves - 1) * ROWS // 2}')} to i8")
+        for t in (2 * halves - 2, 2 * halves - 1, 3 + halves):
+            if t % 2 == 0 or columns > COLUMNS // 2 or t > 3:
+                f.do(f"store i8 {height}, ptr {f.at(room, 48 + t, 'i8')}, align 1")
+        f.call("void", "llvm.x86.ldtilecfg", ["ptr"], [room])
+        tile(f.let(f"mul i64 {whole}, {ROWS}"), halves * ROWS // 2)
+
+    f.when(f.let(f"icmp sgt i64 {whole}, 0"), full)
+    some = f.let(f"icmp sgt i64 {rest}, 0")
+    both = f.let(f"icmp sgt i64 {rest}, {ROWS // 2}")
+    f.when(some, lambda: f.when(both, lambda: last(2), lambda: last(1)))
+    f.close()
+    return name
+
+
 def configure(f: llvm.Function, rows: int, columns: int) -> None:
     """Set the tile registers up for tiles of this size."""
     f.call("void", "llvm.x86.ldtilecfg", ["ptr"], [_configuration(f.module, rows, columns)])

@@ -97,20 +97,23 @@ def emit_gemm(
     k: Amount,
     clear: bool,
     scratch: str | None = None,
+    multiple: int = 1,
 ) -> None:
-    """Write acc[m, n] (+)= sum over k of a[m, k] * b[k, n]; `clear` overwrites acc.
+    """Write acc[m, n] (+)= sum over k of a[m, k] * b[k, n]; `clear` overwrites acc. A run-time k is a multiple of `multiple`.
 
     Operands are converted to acc's type: floats of at most its width to a float, integers to an integer. Nothing
     outside the m x n block of acc is written. `scratch` points to `gemm_scratch` bytes, aligned like a vector.
     """
     if acc.column != 1:
         raise ValueError("the accumulator of a matrix product must be contiguous along n")
-    if b.pairs and not (isa.has_bf16_dot and isinstance(k, int)):
-        raise ValueError(f"operands in pairs need a constant k and a dot instruction, which {isa.name} lacks")
+    if b.pairs and not isa.has_bf16_dot:
+        raise ValueError(f"operands in pairs need a dot instruction, which {isa.name} lacks")
+    if b.pairs and not isinstance(k, int) and multiple % 2:
+        raise ValueError("operands in pairs need a constant or an even k")
     if b.pairs and not (a.dtype is b.dtype is dtypes.bf16 and acc.dtype is dtypes.f32 and a.column == 1):
         raise ValueError("operands in pairs must be bf16, a contiguous along k, and their products summed in fp32")
-    if _by_tile_registers(isa, a, b, n, k):
-        _in_tile_registers(f, isa, a, b, acc, m, int(n), int(k), clear)
+    if isinstance(n, int) and _by_tile_registers(isa, a, b, k, multiple):
+        _in_tile_registers(f, isa, a, b, acc, m, n, k, clear)
         return
     if b.column == 1:
         _Product(f, isa, a, b, acc, m, k, clear, scratch).columns(n)
@@ -123,18 +126,19 @@ def emit_gemm(
     _columns(f, n, isa.nr, lambda j, width: _packed(f, isa, a, b, acc, m, j, width, k, clear, scratch))
 
 
-def _by_tile_registers(isa: Isa, a: GemmOperand, b: GemmOperand, n: Amount, k: Amount) -> bool:
-    whole = isinstance(n, int) and isinstance(k, int) and k >= amx.DEPTH
+def _by_tile_registers(isa: Isa, a: GemmOperand, b: GemmOperand, k: Amount, multiple: int) -> bool:
+    whole = k >= amx.DEPTH if isinstance(k, int) else multiple % amx.DEPTH == 0
     return isa.has_amx and b.pairs and b.column == a.column == 1 and whole
 
 
 def _in_tile_registers(
-    f: llvm.Function, isa: Isa, a: GemmOperand, b: GemmOperand, acc: GemmOperand, m: Amount, n: int, k: int, clear: bool
+    f: llvm.Function, isa: Isa, a: GemmOperand, b: GemmOperand, acc: GemmOperand, m: Amount, n: int, k: Amount, clear: bool
 ) -> None:
-    """The product of bf16 pairs through AMX; what is left of k by the micro-kernels."""
-    steps, rest = divmod(k, amx.DEPTH)
-    panel = b.row == 2 * amx.COLUMNS and isinstance(m, int) and m > amx.ROWS
-    share = -(-amx.DEPTH * amx.COLUMNS * 2 // -(-m // amx.ROWS)) if panel and isinstance(m, int) else 0
+    """The product of bf16 pairs through AMX; what is left of k by the micro-kernels (nothing of one known at run time only)."""
+    steps = k // amx.DEPTH if isinstance(k, int) else f.let(f"udiv i64 {k}, {amx.DEPTH}")
+    share = 0  # of the next panel, which a tile fetches in each step
+    if b.row == 2 * amx.COLUMNS and isinstance(m, int) and m > amx.ROWS and isinstance(k, int):
+        share = -(-amx.DEPTH * amx.COLUMNS * 2 // -(-m // amx.ROWS))
     alike = isinstance(m, int) and len(tiles(m, amx.ROWS)) == 1 and (n % amx.COLUMNS == 0 or n < amx.COLUMNS)
     if alike and isinstance(m, int):
         amx.configure(f, tiles(m, amx.ROWS)[0][0], min(n, amx.COLUMNS))
@@ -145,14 +149,29 @@ def _in_tile_registers(
         pa = f.at(a.pointer, f.index("mul", i, a.row), "bfloat")
         pb = f.at(b.pointer, f.index("mul", j, 2), "bfloat")
         pc = f.at(acc.pointer, f.index("add", f.index("mul", i, acc.row), j), "float")
-        part = f.index("mul", f.let(f"udiv i64 {i}, {amx.ROWS}") if isinstance(i, str) else i // amx.ROWS, share * steps)
-        ahead = f.at(b.pointer, f.index("add", part, k * amx.COLUMNS * 2), "i8") if share else "null"
+        part = f.let(f"udiv i64 {i}, {amx.ROWS}") if isinstance(i, str) else i // amx.ROWS
+        ahead = "null"
+        if share and isinstance(k, int):
+            ahead = f.at(b.pointer, f.index("add", f.index("mul", part, share * steps), k * amx.COLUMNS * 2), "i8")
         numbers = f"i64 {steps}, i1 {str(clear).lower()}, i64 {a_row}, i64 {b_row}, i64 {acc_row}"
         f.do(f"call void @{name}(ptr {pa}, ptr {pb}, ptr {pc}, ptr {ahead}, {numbers})")
 
-    _columns(f, n, amx.COLUMNS, lambda j, width: _tiled(f, m, amx.ROWS, lambda i, rows: tile(i, rows, j, int(width))))
+    def any_rows(j: Amount, columns: int) -> None:
+        name = amx.rows_kernel(f.module, columns)
+        pb = f.at(b.pointer, f.index("mul", j, 2), "bfloat")
+        numbers = f"i1 {str(clear).lower()}, i64 {m}, i64 {steps}, i64 {a_row}, i64 {b_row}, i64 {acc_row}"
+        f.do(f"call void @{name}(ptr {a.pointer}, ptr {pb}, ptr {f.at(acc.pointer, j, 'float')}, {numbers})")
+
+    def rows(j: Amount, columns: Amount) -> None:
+        if isinstance(m, int):
+            _tiled(f, m, amx.ROWS, lambda i, height: tile(i, height, j, int(columns)))
+        else:
+            any_rows(j, int(columns))
+
+    _columns(f, n, amx.COLUMNS, rows)
     amx.release(f)
-    if rest:
+    rest = k % amx.DEPTH if isinstance(k, int) else 0
+    if rest and isinstance(k, int):
         left = replace(a, pointer=f.at(a.pointer, k - rest, "bfloat"))
         right = replace(b, pointer=f.at(b.pointer, f.index("mul", b.row, (k - rest) // 2), "bfloat"))
         _Product(f, isa, left, right, acc, m, rest, False).columns(n)
@@ -249,7 +268,9 @@ class _Product:
         """`scratch`: room for the rows of a tile, widened, where a is of 16-bit floats."""
         self.f, self.isa, self.a, self.b, self.acc, self.m, self.k, self.clear = f, isa, a, b, acc, m, k, clear
         self.lanes = isa.lanes_of(acc.dtype)
-        self.steps = k // 2 if b.pairs and isinstance(k, int) else k
+        self.steps = k
+        if b.pairs:
+            self.steps = k // 2 if isinstance(k, int) else f.let(f"lshr i64 {k}, 1")
         self.odd = b.pairs and isinstance(k, int) and k % 2 == 1
         half = _is_half(a.dtype) and _is_half(b.dtype) and acc.dtype is dtypes.f32 and a.column == 1 and not b.pairs
         self.wide: GemmOperand | None = None
@@ -306,8 +327,8 @@ class _Product:
         b = replace(self.b, pointer="%b", row=step.get("b_row", self.b.row))
         acc = replace(self.acc, pointer="%acc", row="%acc_row")
         params = ["ptr noalias readonly %a", "ptr noalias readonly %b", "ptr noalias %acc", "i1 %clear"]
-        inner = _Product(self.f, self.isa, a, b, acc, "%m", "%k", "%clear")
-        inner.odd = self.odd
+        inner = _Product(self.f, self.isa, a, b, acc, "%m", 0, "%clear")
+        inner.steps, inner.odd = "%k", self.odd
         name = "rows_" + inner.micro(a, self.isa.mr, vectors, tail, *inner.fetching()).name
         if name not in module.functions:
             inner.f = llvm.Function(module, name, [*params, *(f"i64 %{n}" for n in ("m", "k", *steps))], internal=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from ...base.scalar import Binary, Const
+from ...base.scalar import Binary, Const, Expr
 from ...tile.ir import Copy, Layout, Region
 from . import expr, llvm
 from .context import Context
@@ -48,7 +48,7 @@ def copied(ctx: Context, s: Copy) -> bool:
     steps = [expr.size(ctx, t) for t in s.src.buffer.steps()]
     shape = [(d, steps[d]) for d, e in enumerate(s.src.extents) if e is not None]
     (k_dim, k_step), (n_dim, n_step) = reversed(shape) if s.transpose else shape
-    if not (isinstance(k, int) and isinstance(n, int) and isinstance(k_step, int) and isinstance(n_step, int)) or k % 2:
+    if not _is_even(ctx, s.dst.shape[0]):
         return False
     has_k, has_n = _valid(ctx, s.src, k_dim, k), _valid(ctx, s.src, n_dim, n)
     source = expr.pointer(ctx, s.src.buffer, ctx.facts.address(s.src.buffer, s.src.offsets))
@@ -69,30 +69,34 @@ def _is_plain(ctx: Context, s: Copy) -> bool:
     rank = s.dst.buffer.rank
     if kept != [rank - 2, rank - 1] or ctx.lanes > 1 or ctx.mask is not None or s.src.buffer.layout is not None:
         return False
-    start = ctx.facts.linear(s.dst.offsets[-2])
-    even = start.const % 2 == 0 and all(c % 2 == 0 for c in start.terms.values())
-    return even and s.src.buffer.dtype is s.dst.buffer.dtype and s.dst.buffer.dtype.bytes == 2
+    return _is_even(ctx, s.dst.offsets[-2]) and s.src.buffer.dtype is s.dst.buffer.dtype and s.dst.buffer.dtype.bytes == 2
 
 
-def _valid(ctx: Context, src: Region, d: int, extent: int) -> Amount:
+def _is_even(ctx: Context, e: Expr) -> bool:
+    form = ctx.facts.linear(e)
+    return form.const % 2 == 0 and all(c % 2 == 0 for c in form.terms.values())
+
+
+def _valid(ctx: Context, src: Region, d: int, extent: Amount) -> Amount:
     """How many of `extent` elements along dimension `d` lie within the source."""
-    offset, size = src.offsets[d], src.buffer.shape[d]
-    if ctx.facts.is_below(offset + (extent - 1), size):
+    offset, size, count = src.offsets[d], src.buffer.shape[d], src.extents[d]
+    assert count is not None
+    if ctx.facts.is_below(offset + (count - 1), size):
         return extent
     left = expr.index(ctx, ctx.facts.linear(size).plus(ctx.facts.linear(offset), -1))
-    if isinstance(left, int):
+    if isinstance(left, int) and isinstance(extent, int):
         return max(0, min(left, extent))
     return ctx.i64.intrinsic("smin", ctx.i64.intrinsic("smax", str(left), "0"), str(extent))
 
 
 def _from_columns(
-    ctx: Context, source: str, step: int, target: str, row: int, sizes: tuple[int, int], valid: tuple[Amount, Amount]
+    ctx: Context, source: str, step: Amount, target: str, row: int, sizes: tuple[Amount, Amount], valid: tuple[Amount, Amount]
 ) -> None:
     """The source is contiguous along k: a transposition whose elements are pairs, then the odd last row."""
     f = ctx.f
     (k, n), (has_k, has_n) = sizes, valid
-    whole = has_k // 2 if isinstance(has_k, int) else f.let(f"lshr i64 {has_k}, 1")
-    emit_transpose_pairs(f, ctx.isa, source, step, target, row, (k // 2, n), (whole, has_n))
+    whole = _half(f, has_k)
+    emit_transpose_pairs(f, ctx.isa, source, step, target, row, (_half(f, k), n), (whole, has_n))
 
     def last() -> None:
         before = f.index("mul", whole, 2)
@@ -111,12 +115,16 @@ def _from_columns(
         f.when(f.let(f"trunc i64 {has_k} to i1"), last)
 
 
+def _half(f: llvm.Function, amount: Amount) -> Amount:
+    return amount // 2 if isinstance(amount, int) else f.let(f"lshr i64 {amount}, 1")
+
+
 def _from_rows(
-    ctx: Context, source: str, step: int, target: str, row: int, sizes: tuple[int, int], valid: tuple[Amount, Amount]
+    ctx: Context, source: str, step: Amount, target: str, row: int, sizes: tuple[Amount, Amount], valid: tuple[Amount, Amount]
 ) -> None:
     """The source is contiguous along n: two of its rows are interleaved at a time."""
     name = _interleave(ctx.f.module, ctx.isa)
-    numbers = ", ".join(f"i64 {x}" for x in (step, row, sizes[0] // 2, sizes[1], *valid))
+    numbers = ", ".join(f"i64 {x}" for x in (step, row, _half(ctx.f, sizes[0]), sizes[1], *valid))
     ctx.f.do(f"call void @{name}(ptr {source}, ptr {target}, {numbers})")
 
 

@@ -143,7 +143,8 @@ def _gemm(ctx: Context, s: Gemm) -> None:
     try:
         bytes_ = gemm.gemm_scratch(ctx.isa, b, k)
         scratch = _from_scratch(ctx, ctx.reserve(bytes_)) if bytes_ else None
-        gemm.emit_gemm(ctx.f, ctx.isa, a, b, acc, m, n, k, s.clear, scratch)
+        multiple = ctx.facts.divisor(ctx.facts.linear(s.a.shape[0 if s.transpose_a else 1]))
+        gemm.emit_gemm(ctx.f, ctx.isa, a, b, acc, m, n, k, s.clear, scratch, multiple)
     except ValueError as e:
         raise errors.CompileError(reason=str(e)) from e
     ctx.forget((s.acc.buffer,))

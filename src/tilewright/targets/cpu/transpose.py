@@ -64,7 +64,7 @@ def emit_transpose_pairs(
     f: llvm.Function,
     isa: Isa,
     source: str,
-    across: int,
+    across: Amount,
     target: str,
     down: int,
     sizes: tuple[Amount, Amount],
@@ -73,7 +73,7 @@ def emit_transpose_pairs(
     """As `emit_transpose_copy`, of pairs of 16-bit elements: pair (r, c) goes from `source + c * across + 2 r` to
     `target + r * down + 2 c`, in 16-bit elements, which may be odd numbers apart."""
     name = _transpose(f.module, isa, 4)
-    numbers = ", ".join(f"i64 {x}" for x in (2 * across, 2 * down, *sizes, *valid))
+    numbers = ", ".join(f"i64 {x}" for x in (f.index("mul", across, 2), 2 * down, *sizes, *valid))
     f.do(f"call void @{name}(ptr {source}, ptr {target}, {numbers})")
 
 

@@ -35,7 +35,6 @@ ROWS = 64  # query rows of a block
 WHOLE = 512  # columns up to which scores of a block are whole rows
 COLUMNS = 512  # of a block of scores where there are more
 CHUNK = 128  # columns that a product with values takes at a time where their number is found at run time
-STEP = 32  # and of what they leave, where nothing else is known of their number
 FEW = 2  # query rows up to which scores are dot products, since packing k would cost as much
 _PAD = 16  # elements that rows of scores are longer by, so that they do not meet in one set of a cache
 _ALIASING = 1024  # bytes; rows this far apart, or a multiple, meet in few sets
@@ -180,8 +179,7 @@ class _Writer:
         self.whole = provably_le(problem.columns, WHOLE)
         self.width = problem.columns if self.whole and isinstance(problem.columns, int) else COLUMNS
         self.open = not isinstance(problem.columns, int)  # how many columns a block has is found at run time
-        self.step = min(STEP, self.deep(self.width)) if self.pair > 1 else 1
-        self.chunk = self.step if self.open else min(CHUNK, self.deep(self.width)) if problem.causal else 1
+        self.chunk = self.unit if self.open else min(CHUNK, self.deep(self.width)) if problem.causal else 1
         self.folds_scale = math.isfinite(problem.scale) and abs(math.frexp(problem.scale)[0]) == 0.5
         self.args: list[Arg] = []
 
@@ -452,8 +450,8 @@ class _Block:
             values = self.w.values((columns.first, columns.count), across)
             self.b.gemm(region(self.weights, rows, (0, columns.count)), values, target, clear=clear)
             return
-        if isinstance(columns.count, Const):
-            depth = self.w.deep(int(columns.count.value))
+        if self.w.open or isinstance(columns.count, Const):
+            depth = self._multiplied(columns)
             self.b.gemm(
                 region(self.weights, rows, (0, depth)), self.w.values((columns.first, depth), across), target, clear=clear
             )
@@ -461,20 +459,10 @@ class _Block:
         if clear:
             self.b.fill(region(self.acc, rows, across), 0.0)
 
-        def chunks(before: Expr, chunk: Expr, count: Expr) -> None:
-            with self.b.for_(count, name="chunk") as i:
-                at = before + i * chunk
-                values = self.w.values((columns.first + at, chunk), across)
-                self.b.gemm(region(self.weights, rows, (at, chunk)), values, target)
-
         chunk = const(self.w.chunk)
-        if self.w.open and self.w.width > CHUNK:
-            long = const(CHUNK)
-            whole = self.b.let(columns.count // long, "long")
-            chunks(const(0), long, whole)
-            chunks(whole * long, chunk, (columns.count - whole * long + (chunk - 1)) // chunk)
-        else:
-            chunks(const(0), chunk, (columns.count + (chunk - 1)) // chunk)
+        with self.b.for_((columns.count + (chunk - 1)) // chunk, name="chunk") as i:
+            values = self.w.values((columns.first + i * chunk, chunk), across)
+            self.b.gemm(region(self.weights, rows, (i * chunk, chunk)), values, target)
 
     def _seen(self, r: Expr, columns: Columns) -> Expr:
         """How many of the block's columns row r sees: those before the diagonal."""
