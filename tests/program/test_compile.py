@@ -509,7 +509,7 @@ def test_dump_writes_every_stage(tmp_path):
 
 
 def test_recompiles_are_bounded():
-    fast = tw.compile(lambda x: x + 1, options={"recompile_limit": 3})
+    fast = tw.compile(lambda x: x + 1, dynamic=False, options={"recompile_limit": 3})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for n in range(2, 8):

@@ -47,7 +47,7 @@ _KNOWN: dict[str, Callable[[Size, Size], bool | None]] = {
 }
 
 
-def _known(op: str, a: Size, b: Size) -> bool | None:
+def known(op: str, a: Size, b: Size) -> bool | None:
     """The answer, if it is the same for all values of the symbols."""
     found = _KNOWN[op](a, b)
     if found is not None:
@@ -61,10 +61,12 @@ def _known(op: str, a: Size, b: Size) -> bool | None:
 
 
 class Symbols:
-    """The open sizes of one recording. `hints`: name -> the example's value, in order. `assumed`: what was, and where."""
+    """The open sizes of one recording. `hints`, `sizes`: of each name the example's value, and the size, in order. `assumed`:
+    what was, and where."""
 
     def __init__(self) -> None:
         self.hints: dict[str, int] = {}
+        self.sizes: dict[str, Dim] = {}
         self.assumed: dict[Assumption, Any] = {}
         self.where: Callable[[], Any] = lambda: None
         self._answers: dict[tuple[str, Size, Size], bool] = {}
@@ -73,7 +75,8 @@ class Symbols:
         """A symbol of its own, named s0, s1, ..."""
         name = f"s{len(self.hints)}"
         self.hints[name] = hint
-        return dims.symbol(name, lo, hi, divisor)
+        made = self.sizes[name] = dims.symbol(name, lo, hi, divisor)
+        return made
 
     def hint(self, size: Size) -> int:
         """The size in the example."""
@@ -93,9 +96,9 @@ class Symbols:
             return a < 0
         if op != "==" and (isinstance(b, int) and abs(b) >= LARGEST):
             return b > 0
-        known = _known(op, a, b)
-        if known is not None:
-            return known
+        answer = known(op, a, b)
+        if answer is not None:
+            return answer
         holds = _COMPARES[op](self.hint(a), self.hint(b))
         self.assumed.setdefault(Assumption(op, a, b, holds), self.where())
         return holds
@@ -154,6 +157,16 @@ def settled(size: Size) -> int:
 def size_of(value: Any) -> Any:
     """A `torch.SymInt` as a Size; any other value as it is."""
     return value.node.size if type(value) is torch.SymInt else value
+
+
+def plain(value: Any) -> Any:
+    """The value, of torch's symbolic numbers only ints whose value is open."""
+    cls = type(value)
+    if cls is torch.SymBool:
+        return bool(value)
+    if cls is torch.SymFloat:
+        return float(value)
+    return value.node.size if cls is torch.SymInt and isinstance(value.node.size, int) else value
 
 
 def sizes_of(values: Sequence[Any]) -> tuple[Size, ...]:
@@ -423,12 +436,12 @@ class TruthNode(_Node):
 
     def statically(self) -> tuple[bool, bool]:
         """(whether the answer is known for all sizes, the answer if so)"""
-        known = _known(self.op, self.left, self.right)
-        return known is not None, bool(known) is not self.denied
+        found = known(self.op, self.left, self.right)
+        return found is not None, bool(found) is not self.denied
 
     def constant_bool(self) -> bool | None:
-        known, answer = self.statically()
-        return answer if known else None
+        sure, answer = self.statically()
+        return answer if sure else None
 
     maybe_as_bool = constant_bool
 
@@ -441,8 +454,8 @@ class TruthNode(_Node):
     expect_true = guard_or_false = guard_or_true = guard_size_oblivious = guard_bool
 
     def statically_known_true(self, file: str, line: int) -> bool:
-        known, answer = self.statically()
-        return known and answer
+        sure, answer = self.statically()
+        return sure and answer
 
     def sym_not(self) -> TruthNode:
         return TruthNode(self.op, self.left, self.right, not self.denied)

@@ -17,11 +17,12 @@ import torch
 from torch import nn
 
 from ..graph.fake import Fake
+from ..graph.symbolic import plain
 from .breaks import Break
 from .outside import CONTAINERS
 from .sources import MISSING, is_atom, look_up
 from .trust import is_opaque, is_python_class, is_trusted_module, skips_guard
-from .varying import Varying
+from .varying import Varying, of_size
 
 if TYPE_CHECKING:
     from .capture import Capture
@@ -54,6 +55,8 @@ def get_attribute(cx: Capture, o: Any, name: str) -> Any:
         return _class_attribute(cx, o, name)
     if cls is super:
         return _super_attribute(cx, o, name)
+    if cls is torch.SymInt:
+        return getattr(int(o), name)
     if is_atom(o) and not is_python_class(cls):
         return getattr(o, name)
     getter = cls.__getattribute__
@@ -327,6 +330,8 @@ def get_item(cx: Capture, o: Any, key: Any) -> Any:
     cls = type(o)
     if cls is Fake:
         return o[key]
+    if type(key) is torch.SymInt:
+        key = int(key)
     method = getattr(cls, "__getitem__", None)
     if type(method) is types.FunctionType:
         return cx.call(get_attribute(cx, o, "__getitem__"), [key], {})
@@ -363,6 +368,10 @@ def _missing_item(cx: Capture, o: Any, key: Any) -> Any:
 def _hashable(cx: Capture, key: Any) -> Any:
     if type(key) is Varying:
         return key.known()
+    if type(key) is torch.SymInt:
+        return int(key)
+    if type(key) is torch.Size:
+        return torch.Size(map(int, key))
     if type(key) is tuple:
         settled = tuple([_hashable(cx, k) for k in key])
         return key if all(a is b for a, b in zip(key, settled)) else settled
@@ -426,7 +435,7 @@ def delete_item(cx: Capture, o: Any, key: Any) -> None:
 def truth(cx: Capture, v: Any) -> bool:
     """`bool(v)`."""
     cls = type(v)
-    if cls is bool or v is None or cls is int or cls is str:
+    if cls is bool or v is None or cls is int or cls is str or cls is torch.SymInt:
         return bool(v)
     if cls is Fake:
         return bool(v)
@@ -499,7 +508,7 @@ COMPARE = {
     "<": ("lt", "gt", operator.lt), "<=": ("le", "ge", operator.le), "==": ("eq", "eq", operator.eq),
     "!=": ("ne", "ne", operator.ne), ">": ("gt", "lt", operator.gt), ">=": ("ge", "le", operator.ge),
 }  # fmt: skip
-_SIMPLE = frozenset((int, float, bool, str, Fake, type(None)))
+_SIMPLE = frozenset((int, float, bool, str, Fake, type(None), torch.SymInt))
 
 
 def binary(cx: Capture, symbol: str, a: Any, b: Any, in_place: bool = False) -> Any:
@@ -509,8 +518,10 @@ def binary(cx: Capture, symbol: str, a: Any, b: Any, in_place: bool = False) -> 
         native = IN_PLACE[symbol]
         if type(a) is Fake and type(b) is Varying:
             return native(a, b.operand(a))
+    if type(a) is torch.SymInt or type(b) is torch.SymInt:
+        a, b = _beside(cx, symbol, a, b), _beside(cx, symbol, b, a)
     if type(a) in _SIMPLE and type(b) in _SIMPLE:
-        return native(a, b)
+        return plain(native(a, b))
     if in_place and isinstance(a, CONTAINERS) and id(a) in cx.outside.known and not isinstance(a, (tuple, frozenset)):
         method = getattr(type(a), f"__i{name}__", None)
         if method is not None:
@@ -526,8 +537,16 @@ def compare(cx: Capture, symbol: str, a: Any, b: Any) -> Any:
     """`a < b` and its kind."""
     name, reflected, native = COMPARE[symbol]
     if type(a) in _SIMPLE and type(b) in _SIMPLE:
-        return native(a, b)
+        return plain(native(a, b))
     return _dispatch(cx, f"__{name}__", f"__{reflected}__", native, a, b)
+
+
+def _beside(cx: Capture, symbol: str, a: Any, b: Any) -> Any:
+    """An operand: a size whose sum with the other, or the like, is no size counts as a number that varies."""
+    other = type(b)
+    if type(a) is torch.SymInt and (other is float or other is Varying or (symbol == "/" and other in (int, torch.SymInt))):
+        return of_size(cx.outside, a)
+    return a
 
 
 def _dispatch(cx: Capture, name: str, reflected: str, native: Any, a: Any, b: Any) -> Any:

@@ -38,7 +38,7 @@ from .trust import (
     is_torch_code,
     runs_as_is,
 )  # fmt: skip
-from .varying import settled
+from .varying import of_size, settled
 
 if TYPE_CHECKING:
     from .capture import Capture
@@ -273,6 +273,8 @@ def _initialise(cx: Capture, o: Any, init: Any, args: list[Any], kwargs: dict[st
 def _construct_native(cx: Capture, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if is_numpy_function(cls):
         return _call_numpy(cx, cls, args, kwargs)
+    if len(args) == 1 and type(args[0]) is torch.SymInt and cls in (int, float, str, bool):
+        return {int: lambda n: n, float: lambda n: of_size(cx.outside, n) * 1.0, str: cx.text, bool: bool}[cls](args[0])
     if is_opaque_class(cls):
         raise Break("builtin", f"{cls.__module__}.{cls.__qualname__}")
     if cls in (int, float, str, bool, complex, bytes) and args and is_python_class(type(args[0])) and not is_atom(args[0]):

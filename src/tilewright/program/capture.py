@@ -11,7 +11,7 @@ import contextlib
 import threading
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from ..graph import torch_private as private
 from ..graph.fake import Fake
 from ..graph.ir import Graph, Output
 from ..graph.recorder import Recorder, recording
+from ..graph.refine import Refined, applied, refine
 from ..graph.strides import contiguous
 from . import access, calls, instructions, instructions_calls, instructions_flow, meanings
 from .breaks import Break
@@ -33,6 +34,7 @@ from .generators import Generator
 from .guards import modes
 from .opcodes import UNSET, decode
 from .outside import CONTAINERS, Outside
+from .sizes import Policy
 from .sources import MISSING, Rows, is_atom, look_up
 from .tape import Tape
 from .trust import is_opaque, is_own_code, is_python_class, is_trusted_module, skips_guard
@@ -104,15 +106,15 @@ class Capture:
     """The state of one capture, and what frames ask of it."""
 
     def __init__(
-        self, nargs: int, kwnames: tuple[str, ...], stop: int = -1, freeze: bool = False, varying: frozenset[str] = frozenset(),
+        self, nargs: int, kwnames: tuple[str, ...], stop: int, policy: Policy,
         compiling: bool = True,
     ) -> None:  # fmt: skip
         self.compiling = compiling  # what `torch.compiler.is_compiling()` says
         self.asked_compiling = False
-        self.recorder = Recorder({}, freeze=freeze)
+        self.recorder = Recorder({}, freeze=policy.freeze)
         self.effects = Effects()
         self.rows = Rows(nargs, kwnames, torch.is_grad_enabled())
-        self.outside = Outside(self.recorder, self.rows, self.effects, varying)
+        self.outside = Outside(self.recorder, self.rows, self.effects, policy)
         self.tape = Tape()
         self.gradients = torch.is_grad_enabled()  # whether they are recorded anywhere in the program
         self.stop = stop
@@ -290,6 +292,10 @@ class Capture:
             return v if how is None else how(v)
         if type(v) is Varying:
             return v.known() if how is None else how(v.known())
+        if type(v) is torch.SymInt:
+            return int(v) if how is None else how(int(v))
+        if type(v) is torch.Size:
+            return str(torch.Size(map(int, v)))
         if type(v) is Fake:
             raise Break("value", "a tensor is printed")
         name = "__repr__" if how is repr or how is ascii else "__str__"
@@ -439,17 +445,16 @@ class Capture:
 
 
 def run(
-    start: Callable[[Capture], list[Frame]], nargs: int, kwnames: tuple[str, ...], stop: int, freeze: bool,
-    varying: frozenset[str],
-) -> Captured:  # fmt: skip
+    start: Callable[[Capture], list[Frame]], nargs: int, kwnames: tuple[str, ...], stop: int, policy: Policy
+) -> Captured:
     """A capture from what `start` gives. A program that raises where it takes a way of its own for compilers goes eager's way."""
-    cx = Capture(nargs, kwnames, stop, freeze, varying)
+    cx = Capture(nargs, kwnames, stop, policy)
     try:
         return cx.run(start)
     except UserError:
         if not cx.asked_compiling:
             raise
-    return Capture(nargs, kwnames, stop, freeze, varying, compiling=False).run(start)
+    return Capture(nargs, kwnames, stop, policy, compiling=False).run(start)
 
 
 class _NewObjects:
@@ -531,17 +536,28 @@ def _bind(
 
 @dataclass(frozen=True)
 class Finished:
-    """`numbers[i]`: the graph output that holds tensor i, or None where it is an input itself (`inputs[i]`)."""
+    """`numbers[i]`: the graph output that holds tensor i, or None where it is an input itself (`inputs[i]`). `refined`: what
+    stands for the symbols of the recording."""
 
     graph: Graph
     numbers: tuple[int | None, ...]
     inputs: tuple[int | None, ...]
     requires_grad: tuple[bool, ...]
     holders: tuple[Fake | None, ...]
+    refined: Refined
 
 
 def finish(recorder: Recorder, fakes: list[Fake]) -> Finished:
-    """The graph of what was recorded, whose outputs are the given tensors."""
+    """The graph of what was recorded, whose outputs are the given tensors. Raises ValueError where its sizes cannot stay open."""
+    with recorder.symbols.active():
+        f = _finish(recorder, fakes)
+    if not recorder.symbols.hints:
+        return f
+    refined = refine(recorder.symbols)
+    return replace(f, graph=applied(f.graph, refined), refined=refined)
+
+
+def _finish(recorder: Recorder, fakes: list[Fake]) -> Finished:
     for memory in recorder.memories:
         if memory.version:
             recorder.check_unshared(memory, "the function")
@@ -563,4 +579,4 @@ def finish(recorder: Recorder, fakes: list[Fake]) -> Finished:
     grads = tuple(f is not None and fk.tracked(f) for f in holders)
     numbers = tuple(numbered.get(id(f)) for f in fakes)
     inputs = tuple(f.memory.source if recorder.is_input(f) else None for f in fakes)
-    return Finished(graph, numbers, inputs, grads, tuple(holders))
+    return Finished(graph, numbers, inputs, grads, tuple(holders), Refined({}, (), ()))

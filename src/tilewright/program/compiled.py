@@ -287,9 +287,9 @@ class CompiledFunction(native.Dispatcher):
         the program itself raises."""
         _explain_recompile(self, args, kwargs)
         try:
-            freeze, varying = self.options.freeze, self.program.learn(self.entries, args, kwargs)
-            capture = lambda stop: start.capture_call(self.fn, args, kwargs, stop, freeze, varying)  # noqa: E731
-            return units.compile_entry(self.program, capture)
+            policy = self.program.policy(self.program.history, self.program.learn(self.entries, args, kwargs))
+            capture = lambda stop, policy: start.capture_call(self.fn, args, kwargs, stop, policy)  # noqa: E731
+            return units.compile_entry(self.program, capture, policy)
         except Break as b:
             raise error_of(b) from None
 

@@ -14,6 +14,8 @@ import types
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from .access import BINARY, COMPARE, IN_PLACE
 from .breaks import Break
 from .frames import Frame, Handled, Origin
@@ -79,7 +81,7 @@ class _Writer:
             place, leaves = place_of(frame, at if first else frame.at, values, self.is_apart)
             tail(place)  # where the rest cannot run without the interpreter, say so now
             places.append(place)
-            varying += [len(operands) + n for n, v in enumerate(leaves) if type(v) in (_Name, Varying)]
+            varying += [len(operands) + n for n, v in enumerate(leaves) if type(v) in (_Name, Varying, torch.SymInt)]
             operands += [v if type(v) is _Name else self.r.expression(v) for v in leaves]
         tables = tuple(f.globals for f in self.frames[callers:])
         piece = self.program.rest(tuple(places), tables, wanted)

@@ -87,6 +87,8 @@ def _len(cx: Capture, o: Any) -> int:
 def _isinstance(cx: Capture, o: Any, classes: Any) -> bool:
     if type(o) is Varying:
         o = type(o.value)()
+    if type(o) is torch.SymInt:
+        o = 0
     if isinstance(classes, tuple):
         return any(_isinstance(cx, o, c) for c in classes)
     if type(o) is Fake:
@@ -108,6 +110,8 @@ def _type(cx: Capture, *args: Any, **kwargs: Any) -> Any:
         return made
     if type(args[0]) is Varying:
         return type(args[0].value)
+    if type(args[0]) is torch.SymInt:
+        return int
     if type(args[0]) is Fake:
         real = cx.real(args[0])
         return torch.Tensor if real is None else type(real)

@@ -15,8 +15,10 @@ from torch import nn
 
 from ..graph.fake import Fake
 from ..graph.recorder import ArgSource, ConstantSource, ParameterSource, Recorder, Source
+from ..graph.symbolic import plain, to_symint
 from .breaks import Break
 from .effects import Effects
+from .sizes import OpenSizes, Policy
 from .sources import MISSING, Known, Rows, is_atom
 from .trust import is_opaque, is_python_class
 from .varying import Varying
@@ -38,9 +40,9 @@ PINNED = (nn.Module, type, types.FunctionType, types.BuiltinFunctionType, types.
 
 
 class Outside:
-    """`varying`: names of ints that were seen to change."""
+    """`policy`: which ints were seen to change, which sizes may be left open."""
 
-    def __init__(self, recorder: Recorder, rows: Rows, effects: Effects, varying: frozenset[str]) -> None:
+    def __init__(self, recorder: Recorder, rows: Rows, effects: Effects, policy: Policy) -> None:
         self.recorder = recorder
         self.rows = rows
         self.effects = effects
@@ -49,7 +51,8 @@ class Outside:
         self._seen: dict[int, Any] = {}  # slot -> value as the program sees it
         self._changed: dict[int, Known] = {}
         self._absences: set[Any] = set()
-        self.varying = varying
+        self.varying = policy.varying
+        self.sizes = OpenSizes(recorder.symbols, policy)
         self.computed: dict[int, Varying] = {}  # graph inputs that are made of ints
         self._unsettled: dict[int, tuple[int, str]] = {}  # slots of ints whose value is not guarded
 
@@ -63,9 +66,7 @@ class Outside:
         if isinstance(value, torch.Tensor):
             seen = self._tensor(value, slot, name, argument, source)
         elif name in self.varying and (type(value) is str or (type(value) in (int, float) and abs(value) < 2**62)):
-            self.rows.test("type", slot, type(value), why=f"{name} is no {type(value).__name__}")
-            seen = Varying(self, value, f"P{slot}", frozenset((slot,)))
-            self._unsettled[slot] = value, name
+            seen = self._varying(value, slot, name)
         elif is_atom(value):
             kind = "is" if value is None or value is True or value is False else "eq"
             self.rows.test(kind, slot, value, why=f"{name} is no longer {value!r}"[:200])
@@ -101,6 +102,14 @@ class Outside:
         self._seen[slot] = seen
         return seen
 
+    def _varying(self, value: int | float | str, slot: int, name: str) -> Any:
+        size = self.sizes.number(value, slot, name) if type(value) is int else None
+        if size is not None:
+            return to_symint(size)
+        self.rows.test("type", slot, type(value), why=f"{name} is no {type(value).__name__}")
+        self._unsettled[slot] = value, name
+        return Varying(self, value, f"P{slot}", frozenset((slot,)))
+
     def _note(self, value: Any, slot: int, name: str, pinned: bool, argument: bool) -> None:
         first = self.known.get(id(value))
         if first is None:
@@ -115,11 +124,12 @@ class Outside:
         if known is None:
             if source is None:
                 source = ArgSource((name,)) if argument else ConstantSource(value)
-            known = self.recorder.input(value, source)
+            seen = self.sizes.tensor(value, slot, name, argument) if not isinstance(source, ParameterSource) else None
+            known = self.recorder.input(value, source, seen)
             index = known.memory.source
             assert index is not None
             self.input_slots[index] = slot
-            self.rows.tensor(slot, value, index, name)
+            self.rows.tensor(slot, value, index, name, seen)
         else:
             index = known.memory.source
             if index in self.input_slots and self.input_slots[index] != slot:
@@ -141,7 +151,7 @@ class Outside:
             if known is None:
                 raise Break("unknown tensor", f"of shape {list(value.shape)}")
             return known
-        return value
+        return plain(value)
 
     def constant(self, value: Any, name: str) -> Known:
         """An object that the captured code itself holds, or that a guard of its class pins."""

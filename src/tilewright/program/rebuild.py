@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from ..graph.fake import Fake
+from . import varying
 from .breaks import Break
 from .frames import Handled
 from .opcodes import NULL, UNSET
@@ -86,6 +87,8 @@ class Rebuild:
             return repr(v)
         if isinstance(v, torch.Tensor):
             return self._tensor(v)
+        if type(v) is torch.SymInt:
+            v = varying.of_size(self.cx.outside, v)
         if type(v) is Varying:
             for slot in v.slots:
                 self.passed.setdefault(slot, f"P{slot}")
@@ -139,7 +142,9 @@ class Rebuild:
 
     def _make(self, name: str, v: Any) -> None:
         kind = type(v)
-        if kind is tuple:
+        if kind is torch.Size:
+            self._assign(name, f"{self.constant(torch.Size)}([{', '.join([self.expression(x) for x in v])}])")
+        elif kind is tuple:
             self._assign(name, f"({''.join(self.expression(x) + ', ' for x in v)})")
         elif kind is list:
             self._assign(name, "[]")

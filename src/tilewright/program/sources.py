@@ -27,6 +27,8 @@ ATOMS = (
 
 
 def is_atom(value: Any) -> bool:
+    if type(value) is torch.Size:
+        return all(type(n) is int for n in value)
     if type(value) is slice:
         return all(type(v) in (int, type(None)) for v in (value.start, value.stop, value.step))
     return type(value) in ATOMS or isinstance(value, enum.Enum)
@@ -78,10 +80,11 @@ class Rows:
         self.rows.append(row)
         self.reasons.append(why)
 
-    def tensor(self, slot: int, t: torch.Tensor, index: int, what: str) -> None:
-        meta = (
-            type(t), index, *dlpack_dtype(t.dtype), *dlpack_device(t.device), t.requires_grad, tuple(t.shape), t.stride()
-        )  # fmt: skip
+    def tensor(self, slot: int, t: torch.Tensor, index: int, what: str, seen: Any = None) -> None:
+        """`seen`: its shape and strides where some are open: those are not checked here."""
+        shape, strides = seen or (tuple(t.shape), t.stride())
+        known = [tuple([n if isinstance(n, int) else None for n in v]) for v in (shape, strides)]
+        meta = (type(t), index, *dlpack_dtype(t.dtype), *dlpack_device(t.device), t.requires_grad, *known)
         self.test("tensor", slot, meta, why=f"{what}: its type, dtype, shape, strides or device changed")
 
     def looked_up(self, cls: type, name: str, found: Any) -> None:

@@ -15,6 +15,7 @@ from .breaks import Break
 from .capture import Capture, Captured, run
 from .frames import Frame
 from .opcodes import decode
+from .sizes import Policy
 from .sources import look_up
 from .units import read_argument
 
@@ -23,9 +24,8 @@ def capture_call(
     fn: Any,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    stop: int = -1,
-    freeze: bool = False,
-    varying: frozenset[str] = frozenset(),
+    stop: int,
+    policy: Policy,
 ) -> Captured:
     """Interpret `fn(*args, **kwargs)` up to the stop-th instruction of its own (-1: to its end). Raises Break, UserError."""
     kwnames = tuple(kwargs)
@@ -41,7 +41,7 @@ def capture_call(
         slots = cx.bind(function, [*first, *values], named)
         return [Frame(cx, decode(function.__code__), function.__globals__, slots, 0)]
 
-    return run(start, len(args), kwnames, stop, freeze, varying)
+    return run(start, len(args), kwnames, stop, policy)
 
 
 def _invoke(f, args, kwargs):  # type: ignore[no-untyped-def]

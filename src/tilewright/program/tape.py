@@ -12,12 +12,21 @@ from typing import Any
 
 import torch
 
+from ..base import dims
+from ..base.dims import Dim
 from ..graph.fake import Fake
+from ..graph.refine import Refined
+from ..graph.symbolic import size_of
 
 
 @dataclass(frozen=True, slots=True)
 class _Ref:
     number: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Int:
+    size: Dim
 
 
 @dataclass(slots=True)
@@ -52,15 +61,21 @@ class Tape:
         self.entries.append(entry)
 
     def replay(
-        self, inputs: Sequence[Fake], outputs: Sequence[Fake | None], real: Callable[[torch.Tensor], Fake | None]
+        self, inputs: Sequence[Fake], outputs: Sequence[Fake | None], real: Callable[[torch.Tensor], Fake | None], sizes: Refined
     ) -> Replay:
-        """`inputs` and `outputs`: the graph's. `real` gives the fake that stands for a real tensor."""
+        """`inputs` and `outputs`: the graph's. `real` gives the fake that stands for a real tensor. `sizes`: what stands for
+        the symbols."""
         numbers: dict[int, int] = {}
 
         def refer(v: Any) -> Any:
             if isinstance(v, torch.Tensor):
                 fake = v if type(v) is Fake else real(v)
                 return v if fake is None else _Ref(numbers.setdefault(id(fake), len(numbers)))
+            if type(v) is torch.SymInt:
+                size = sizes.size(size_of(v))
+                return size if isinstance(size, int) else _Int(size)
+            if type(v) is slice:
+                return slice(refer(v.start), refer(v.stop), refer(v.step))
             if isinstance(v, list | tuple):
                 items = [refer(x) for x in v]
                 return items if isinstance(v, list) else type(v)(items) if type(v) is tuple else tuple(items)
@@ -69,7 +84,7 @@ class Tape:
         starts = tuple(refer(f).number for f in inputs)
         steps = [_Entry(e.function, refer(e.args), refer(e.kwargs), refer(e.result), e.modes) for e in self.entries]
         ends = tuple(None if f is None else refer(f).number for f in outputs)
-        return Replay(steps, starts, ends)
+        return Replay(steps, starts, ends, tuple(name for name, _ in sizes.hints))
 
 
 @dataclass(frozen=True)
@@ -79,9 +94,11 @@ class Replay:
     steps: list[_Entry]
     starts: tuple[int, ...]
     ends: tuple[int | None, ...]
+    symbols: tuple[str, ...] = ()
 
-    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        values: dict[int, Any] = dict(zip(self.starts, tensors, strict=True))
+    def __call__(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int] = ()) -> list[torch.Tensor]:
+        """`sizes`: the values of the symbols."""
+        values: dict[Any, Any] = {**dict(zip(self.starts, tensors, strict=True)), **dict(zip(self.symbols, sizes))}
         before = _modes()
         current = before
         try:
@@ -103,9 +120,13 @@ def _set_modes(modes: tuple[Any, ...]) -> None:
     torch.set_autocast_dtype("cpu", dtype)
 
 
-def _filled(v: Any, values: dict[int, Any]) -> Any:
+def _filled(v: Any, values: dict[Any, Any]) -> Any:
     if type(v) is _Ref:
         return values[v.number]
+    if type(v) is _Int:
+        return dims.evaluate(v.size, values)
+    if type(v) is slice:
+        return slice(_filled(v.start, values), _filled(v.stop, values), _filled(v.step, values))
     if type(v) is list or type(v) is tuple:
         return type(v)([_filled(x, values) for x in v])
     return {k: _filled(x, values) for k, x in v.items()} if type(v) is dict else v

@@ -28,8 +28,14 @@ from .opcodes import decode
 from .outside import Outside
 from .rebuild import Rebuild
 from .resume import Iter, Place, run_natively
+from .sizes import History, Policy
 from .trust import is_standard_code, runs_as_is
 from .varying import scalar
+
+
+class MarkError(errors.RecordError):
+    """A dim that is marked as dynamic has one size only."""
+
 
 MOST_POINTS = 8  # places at which a capture is ended in turn, until the state there can be made anew
 
@@ -75,6 +81,10 @@ class Program:
     ran: list[Any] = field(default_factory=list)  # the pieces that the last call went through
     children: dict[Any, Any] = field(default_factory=dict)
     recompiles: list[tuple[str, str]] = field(default_factory=list)  # (kind of guard, what changed), each time
+    history: History = field(default_factory=History)  # sizes that the function itself saw
+
+    def policy(self, history: History, varying: frozenset[str]) -> Policy:
+        return Policy(self.options.freeze, varying, self.options.dynamic, history)
 
     def learn(self, entries: tuple[native.Entry, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> frozenset[str]:
         """The names of ints known to vary: those for whose value an entry was refused."""
@@ -134,6 +144,7 @@ class Rest(native.Dispatcher):
         self.tables = tables
         self.wanted = wanted
         self.failures = 0
+        self.history = History()
         self.data: set[int] = set()  # arguments that depend on a tensor's data: numbers among them vary
         self.miss = self._miss
         self.failed = lambda args, kwargs: self._native(args)
@@ -156,7 +167,8 @@ class Rest(native.Dispatcher):
         try:
             varying = self.program.learn(self.entries, args, {})
             varying |= {f"argument {i}" for i in self.data}
-            return compile_entry(self.program, lambda stop: self._capture(args, stop, varying))
+            policy = self.program.policy(self.history, varying)
+            return compile_entry(self.program, lambda stop, policy: self._capture(args, stop, policy), policy)
         except UserError:
             pass
         except (Break, errors.TilewrightError) as e:
@@ -181,7 +193,7 @@ class Rest(native.Dispatcher):
         self.last = None
         return run_natively(self.places, self.tables, args)
 
-    def _capture(self, args: tuple[Any, ...], stop: int, varying: frozenset[str]) -> Captured:
+    def _capture(self, args: tuple[Any, ...], stop: int, policy: Policy) -> Captured:
         def start(cx: Capture) -> list[Frame]:
             values = [read_argument(cx.outside, v, i, i) for i, v in enumerate(args)]
             frames: list[Frame] = []
@@ -196,7 +208,7 @@ class Rest(native.Dispatcher):
                         v.previous, cx.handling[-1] = cx.handling[-1], v.current
             return frames
 
-        return run(start, len(args), (), stop, self.program.options.freeze, varying)
+        return run(start, len(args), (), stop, policy)
 
 
 def _frame(cx: Capture, place: Place, globals_: dict[str, Any], values: tuple[Any, ...], depth: int) -> Frame:
@@ -220,11 +232,24 @@ def read_argument(outside: Outside, value: Any, slot: int, key: int | str) -> An
     return outside.read(value, slot, name, argument=True, source=ArgSource((key,)) if isinstance(value, torch.Tensor) else None)
 
 
-def compile_entry(program: Program, capture: Callable[[int], Captured]) -> native.Entry:
-    """Capture and compile one entry; `capture(stop)` ends before its stop-th instruction.
+def compile_entry(program: Program, capture: Callable[[int, Policy], Captured], policy: Policy) -> native.Entry:
+    """Capture and compile one entry; `capture(stop, policy)` ends before its stop-th instruction.
 
-    Raises Break, UserError, TilewrightError.
+    What does not work with open sizes is compiled for those of the call. Raises Break, UserError, TilewrightError.
     """
+    policy.history.compilation += 1
+    policy.history.opened = False
+    try:
+        return _compile(program, lambda stop: capture(stop, policy))
+    except Exception as e:
+        if not policy.history.opened or isinstance(e, MarkError):
+            raise
+        reason = f"{type(e).__name__}: {e}"
+    log.guards.write(f"{program.name} is compiled for the sizes of one call: {reason}")
+    return _compile(program, lambda stop: capture(stop, policy.still()))
+
+
+def _compile(program: Program, capture: Callable[[int], Captured]) -> native.Entry:
     stages = log.Stages()
     with stages.stage("record"):
         piece = _piece(program, capture)
@@ -263,17 +288,25 @@ class _Piece:
         self.captured = captured
         cx = captured.cx
         self.rebuild = Rebuild(cx)
-        self.effects = self._effect_lines()
         kind, value = captured.end
-        if kind == RETURN:
-            self.ending = [f"return {self.rebuild.expression(value)}"]
-        else:
-            self.ending = glue.break_lines(program, captured.frames, self.rebuild, why)
-        for made in cx.outside.computed.values():
-            self.rebuild.expression(made)
+        with cx.recorder.symbols.active():
+            self.effects = self._effect_lines()
+            if kind == RETURN:
+                self.ending = [f"return {self.rebuild.expression(value)}"]
+            else:
+                self.ending = glue.break_lines(program, captured.frames, self.rebuild, why)
+            for made in cx.outside.computed.values():
+                self.rebuild.expression(made)
         self.finished: Finished = finish(cx.recorder, self.rebuild.tensors)
+        self._check_marks()
         self.line = captured.frames[0].location() if kind != RETURN else None
         self.table, self.inputs = self._rows()
+
+    def _check_marks(self) -> None:
+        for broken in self.captured.cx.outside.sizes.broken_marks(self.finished.refined):
+            if self.program.fullgraph:
+                raise MarkError(what=self.program.name, reason=broken)
+            log.warn_once((self.program.name, broken), f"{self.program.name}: {broken}")
 
     def _effect_lines(self) -> list[str]:
         r = self.rebuild
@@ -308,21 +341,34 @@ class _Piece:
                     what=self.program.name, reason="it returns or writes into a view of an input while gradients are recorded"
                 )
             held = Held(executable, table, not self._simple, gradients)
-            run = None
-            if gradients:
-                replay = cx.tape.replay([cx.recorder.known(t) for t in cx.recorder.tensors], f.holders, cx.recorder.known)  # type: ignore[misc]
-                rerun = eager_backward.Rerun(executable.forward().run, replay, f.requires_grad, self.program.on_backward)
-                run = lambda tensors: eager_backward.run(rerun, tensors)  # noqa: E731
+            run = self._run_function(executable) if computes and (gradients or not self._simple) else None
             if self._simple:
                 rebuild = self._rebuild_function()
                 if run is None:
                     return executable.entry(table, rebuild, held, frozenset())
-                return _entry(table, rebuild, lambda tensors, folded: run(tensors), held, [])
-            if run is None and computes:
-                forward = executable.forward().run
-                run = lambda tensors: forward(*tensors)  # noqa: E731
+                return _entry(table, rebuild, lambda tensors, folded, sizes=(): run(tensors, sizes), held, [])
             written = [e.index for e in f.graph.effects]
             return _entry(table, None, self._glue(run, len(cx.recorder.nodes), self.inputs), held, written)
+
+    def _run_function(self, executable: Any) -> Callable[[Any, tuple[int, ...]], list[torch.Tensor]]:
+        """Runs the graph: of its inputs and the values of its size symbols, the outputs."""
+        f, cx = self.finished, self.captured.cx
+        forward = executable.forward().run
+        ints = [k for k, (name, _) in enumerate(f.graph.hints) if cx.outside.sizes.places[name].dim < 0]
+        if not any(f.requires_grad):
+            return lambda tensors, sizes: forward(*tensors, *[sizes[k] for k in ints])
+        known: Any = cx.recorder.known
+        replay = cx.tape.replay([known(t) for t in cx.recorder.tensors], f.holders, known, f.refined)
+        on_backward = self.program.on_backward
+
+        def run(tensors: Any, sizes: tuple[int, ...]) -> list[torch.Tensor]:
+            rest = [sizes[k] for k in ints]
+            again = eager_backward.Rerun(
+                lambda *t: forward(*t, *rest), lambda t: replay(t, sizes), f.requires_grad, on_backward
+            )
+            return eager_backward.run(again, tensors)
+
+        return run
 
     def _rows(self) -> tuple[GuardTable, list[int]]:
         cx = self.captured.cx
@@ -338,6 +384,7 @@ class _Piece:
         for n, slot in enumerate(passed):
             cx.rows.test("pass", slot, count + n, why="")
         cx.outside.keep_apart()
+        cx.outside.sizes.guard(cx.rows, self.finished.refined)
         table = cx.rows.table(count)
         return table, passed
 
@@ -352,13 +399,13 @@ class _Piece:
         return self._function("rebuild", "R", [*self._tensor_lines(), *self.rebuild.lines, *self.ending], {})
 
     def _glue(self, run: Any, count: int, passed: list[int]) -> Any:
-        run_text = f"run({'I' if not passed else f'I[:{count}]'})" if run is not None else "()"
+        run_text = f"run({'I' if not passed else f'I[:{count}]'}, S)" if run is not None else "()"
         lines = [f"P{slot} = I[{count + n}]" for n, slot in enumerate(passed)]
         make = self.rebuild.constant(scalar)
         lines += [f"I[{i}] = {make}({v.text})" for i, v in self.captured.cx.outside.computed.items()]
         lines += [f"R = {run_text}", *self._tensor_lines()]
-        body = self._function("glue", "I", [*lines, *self.rebuild.lines, *self.effects, *self.ending], {"run": run})
-        return lambda inputs, folded: [body(inputs)]
+        body = self._function("glue", "I, S", [*lines, *self.rebuild.lines, *self.effects, *self.ending], {"run": run})
+        return lambda inputs, folded, sizes=(): [body(inputs, sizes)]
 
     def _function(self, name: str, parameter: str, lines: list[str], extra: dict[str, Any]) -> Any:
         source = "\n".join([f"def {name}({parameter}):", *(f"    {line}" for line in lines)])

@@ -16,6 +16,7 @@ import torch
 from ..graph import torch_private as private
 from ..graph.fake import Fake
 from ..graph.recorder import ArgSource
+from ..graph.symbolic import hint_of, size_of
 from .breaks import Break
 
 if TYPE_CHECKING:
@@ -84,6 +85,12 @@ class Varying:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.known(), name)
+
+
+def of_size(outside: Outside, size: torch.SymInt) -> Varying:
+    """A size as a number that varies."""
+    text, slots = outside.sizes.text(size_of(size))
+    return Varying(outside, hint_of(size), text, slots)
 
 
 def _scalar(value: int | float) -> torch.Tensor:
