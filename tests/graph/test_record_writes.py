@@ -300,7 +300,6 @@ def test_the_same_object_twice_is_one_input():
     x = a(3)
     recorded = check(lambda p, q: (p.add_(1), p is q, q * 2), x, x)
     assert len(recorded.inputs) == 1
-    assert recorded.same[0][0].path == (1,)
 
 
 def test_inputs_that_overlap_may_be_read_but_not_written():
@@ -453,8 +452,7 @@ def test_gradients_that_eager_would_give():
 
     recorded = record(fn, (x,))
     results = fn(x)
-    got = recorded.flatten_result(results)
-    assert [t.requires_grad for t in got] == list(recorded.requires_grad)
+    assert [t.requires_grad for t in results] == [recorded.requires_grad[i] for i in recorded.out_spec.leaves]
     assert not any(record(torch.no_grad()(fn), (x,)).requires_grad[:2])
     with pytest.raises(RecordError, match="leaf"):
         record(lambda x: w.add_(x), (a(4),))

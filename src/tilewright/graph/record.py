@@ -91,7 +91,6 @@ class Recorded:
         return None if self.out_spec.is_single else self.out_spec
 
 
-
 def record(
     fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, module: nn.Module | None = None,
     *, concrete: bool = False,
