@@ -8,6 +8,7 @@ the graph and goes on in the next piece. Must not know bytecode's meaning or how
 from __future__ import annotations
 
 import ast
+import dataclasses
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -330,41 +331,57 @@ class _Piece:
         )  # fmt: skip
 
     def entry(self, stages: log.Stages) -> native.Entry:
-        f, cx = self.finished, self.captured.cx
-        table = self.table
-        computes = bool(f.graph.outputs or f.graph.effects)
-        executable = self.program.build(f.graph, self.program.options, stages) if computes else Nothing()
+        f, gradients = self.finished, any(self.finished.requires_grad)
+        computed = [k for k, o in enumerate(f.graph.outputs) if o.alias is None or not gradients]
+        graph = dataclasses.replace(f.graph, outputs=tuple(f.graph.outputs[k] for k in computed))
+        computes = bool(graph.outputs or graph.effects)
+        if gradients:
+            self._check_gradients()
+        executable = self.program.build(graph, self.program.options, stages) if computes else Nothing()
         with stages.stage("guards"):
-            gradients = any(f.requires_grad)
-            if gradients and (f.graph.effects or any(o.alias for o in f.graph.outputs)):
-                raise errors.RecordError(
-                    what=self.program.name, reason="it returns or writes into a view of an input while gradients are recorded"
-                )
-            held = Held(executable, table, not self._simple, gradients)
-            run = self._run_function(executable) if computes and (gradients or not self._simple) else None
-            if self._simple:
-                rebuild = self._rebuild_function()
-                if run is None:
-                    return executable.entry(table, rebuild, held, frozenset())
-                return _entry(table, rebuild, lambda tensors, folded, sizes=(): run(tensors, sizes), held, [])
-            written = [e.index for e in f.graph.effects]
-            return _entry(table, None, self._glue(run, len(cx.recorder.nodes), self.inputs), held, written)
+            held = Held(executable, self.table, not self._simple, gradients)
+            run = self._run_function(executable, computed) if computes and (gradients or not self._simple) else None
+            if len(computed) < len(f.graph.outputs):
+                hints = tuple(name for name, _ in f.graph.hints)
+                run = eager_backward.Views(run, f.graph.outputs, computed, f.requires_grad, hints)
+            written = [e.index for e in graph.effects]
+            if not self._simple:
+                return _entry(self.table, None, self._glue(run, len(self.captured.cx.recorder.nodes), self.inputs), held, written)
+            if run is None:
+                return executable.entry(self.table, self._rebuild_function(), held, frozenset())
+            return _entry(
+                self.table, self._rebuild_function(), lambda tensors, folded, sizes=(): run(tensors, sizes), held, written
+            )
 
-    def _run_function(self, executable: Any) -> Callable[[Any, tuple[int, ...]], list[torch.Tensor]]:
-        """Runs the graph: of its inputs and the values of its size symbols, the outputs."""
+    def _check_gradients(self) -> None:
+        """Raise RecordError where what is written would need more than eager's views of results."""
+        graph, recorder = self.finished.graph, self.captured.cx.recorder
+        written = {e.index for e in graph.effects}
+        tracked = any(m.source in written and m.tracked for m in recorder.memories)
+        if tracked or any(o.alias and o.alias.of == "input" and o.alias.index in written for o in graph.outputs):
+            raise errors.RecordError(
+                what=self.program.name, reason="it writes into an input that requires grad while gradients are recorded"
+            )
+
+    def _run_function(self, executable: Any, computed: list[int]) -> Callable[[Any, tuple[int, ...]], list[torch.Tensor]]:
+        """Runs the graph: of its inputs and the values of its size symbols, the outputs numbered `computed`."""
         f, cx = self.finished, self.captured.cx
         forward = executable.forward().run
         ints = [k for k, (name, _) in enumerate(f.graph.hints) if cx.outside.sizes.places[name].dim < 0]
-        if not any(f.requires_grad):
+        differentiable = tuple(f.requires_grad[k] for k in computed)
+        if not any(differentiable):
             return lambda tensors, sizes: forward(*tensors, *[sizes[k] for k in ints])
         known: Any = cx.recorder.known
-        replay = cx.tape.replay([known(t) for t in cx.recorder.tensors], f.holders, known, f.refined)
+        replay = cx.tape.replay(
+            [known(t) for t in cx.recorder.tensors], [f.holders[k] for k in computed], known, f.refined
+        )
+        written = frozenset(e.index for e in f.graph.effects)
         on_backward = self.program.on_backward
 
         def run(tensors: Any, sizes: tuple[int, ...]) -> list[torch.Tensor]:
             rest = [sizes[k] for k in ints]
             again = eager_backward.Rerun(
-                lambda *t: forward(*t, *rest), lambda t: replay(t, sizes), f.requires_grad, on_backward
+                lambda *t: forward(*t, *rest), lambda t: replay(t, sizes), differentiable, on_backward, written
             )
             return eager_backward.run(again, tensors)
 
