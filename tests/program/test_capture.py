@@ -947,3 +947,31 @@ def test_the_place_of_an_iterator_that_varies():
         return x, out
 
     agree(lambda: f, x3, lambda: (-torch.ones(3),), x3, breaks=1)
+
+
+def test_new_attributes_keep_their_order():
+    class Thing:
+        pass
+
+    def f(x, o):
+        o.a = 1
+        o.b = x * 2
+        o.a = 3
+        o.gone = 1
+        del o.gone
+        if hasattr(o, "c"):
+            del o.c
+            o.c = 9
+        o.c = 5
+        return x + 1
+
+    fast = tw.compile(f)
+    for had in (False, True, False, True):
+        mine, theirs = Thing(), Thing()
+        for o in (mine, theirs):
+            if had:
+                o.c, o.d = 1, 2
+        x = torch.ones(2)
+        assert torch.equal(fast(x, mine), f(x, theirs))
+        assert list(vars(mine)) == list(vars(theirs)) and mine.a == 3 and mine.c == theirs.c
+    assert fast.stats.eager_calls == 0

@@ -185,13 +185,12 @@ def _learn_divisor(facts: dict[str, _Facts], e: Size) -> None:
         if not isinstance(n, int) or n < 2 or isinstance(x, int) or len(x.terms) != 1 or len(x.terms[0][0]) != 1:
             continue
         atom, factor = x.terms[0][0][0], x.terms[0][1]
-        rest = e if monomial[0].op == "mod" else x - n * (x // n)
-        if isinstance(atom, dims.Symbol) and _is_multiple(e, rest, x % n):
+        if isinstance(atom, dims.Symbol) and _is_multiple(e, x - n * (x // n), x % n):
             f = facts[atom.name]
             f.divisor = math.lcm(f.divisor, n // math.gcd(n, factor))
             return
 
 
 def _is_multiple(e: Size, rest: Size, remainder: Size) -> bool:
-    """Whether `e` is the remainder of the division, up to a number as factor."""
+    """Whether `e` is the remainder of a division, in either form, up to a number as factor."""
     return any(not isinstance(r, int) and isinstance(dims.quotient(e, r), int) for r in (rest, remainder))

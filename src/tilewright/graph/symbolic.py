@@ -338,6 +338,16 @@ def _maximum(a: Size, b: Size) -> Size:
     return b if active().decide("<=", a, b) else a
 
 
+def _power(self: SizeNode, other: Any) -> Any:
+    """A small natural power is a product."""
+    if isinstance(other, SizeNode) and isinstance(other.size, int) and 0 <= other.size <= 4:
+        result: Size = 1
+        for _ in range(other.size):
+            result = result * self.size
+        return SizeNode(result)
+    return _node(_settled(self) ** _settled(other))
+
+
 def _divided(function: Callable[[Size, Size], Size]) -> Callable[[Size, Size], Size]:
     """Division, by what is not zero."""
 
@@ -354,7 +364,7 @@ _ARITHMETIC: Mapping[str, Callable[[Size, Size], Size]] = {
     "int_floordiv": _divided(operator.floordiv), "mod": _divided(operator.mod), "sym_min": _minimum, "sym_max": _maximum,
 }  # fmt: skip
 _ON_VALUES: Mapping[str, Callable[[int, int], int | float]] = {
-    "pow": operator.pow, "pow_by_natural": operator.pow, "float_pow": lambda a, b: float(a) ** float(b),
+    "float_pow": lambda a, b: float(a) ** float(b),
     "truediv": operator.truediv, "int_truediv": operator.truediv, "float_truediv": operator.truediv,
     "lshift": operator.lshift, "rshift": operator.rshift, "bitwise_and": operator.and_, "bitwise_or": operator.or_,
     "bitwise_xor": operator.xor, "and_": operator.and_, "or_": operator.or_,
@@ -401,6 +411,7 @@ for _name, _function in _ARITHMETIC.items():
     setattr(SizeNode, _name, _arithmetic(_function))
 for _name, _on_ints in _ON_VALUES.items():
     setattr(SizeNode, _name, _on_values(_on_ints))
+SizeNode.pow = SizeNode.pow_by_natural = _power  # type: ignore[attr-defined]
 for _name, (_op, _turned, _denied) in _COMPARISONS.items():
     setattr(SizeNode, _name, _comparison(_op, _turned, _denied))
 

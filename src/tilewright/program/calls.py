@@ -38,7 +38,7 @@ from .trust import (
     is_torch_code,
     runs_as_is,
 )  # fmt: skip
-from .varying import of_size, settled
+from .varying import Varying, of_function, of_size, settled
 
 if TYPE_CHECKING:
     from .capture import Capture
@@ -364,12 +364,20 @@ def _call_builtin(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any]) 
         if changes_torch(f):
             raise Break("operation", f"torch's {f.__name__}")
         return _run(cx, f, args, kwargs)
+    if f.__module__ == "math" and not kwargs and _some_vary(args):
+        return of_function(cx.outside, f, args)
     if f in _ITERATING:
         args = [iterable(cx, a) for a in args]
         kwargs = {k: cx.interpreted(v) if k == "key" else v for k, v in kwargs.items()}
     elif any(is_python_class(type(a)) and not is_atom(a) and not isinstance(a, type | Fake) for a in args):
         return _of_objects(cx, f, args, kwargs)
     return _run(cx, f, args, kwargs)
+
+
+def _some_vary(args: list[Any]) -> bool:
+    """Whether all are numbers and some differ from call to call."""
+    kinds = [type(a) for a in args]
+    return all(k in (int, float, torch.SymInt, Varying) for k in kinds) and any(k in (torch.SymInt, Varying) for k in kinds)
 
 
 _ITERATING = frozenset((sum, any, all, min, max, sorted, functools.reduce, math.prod, math.fsum))

@@ -63,18 +63,32 @@ class Effects:
             self._undo.append(lambda: _put_back(container, copy))
 
     def settled(self) -> list[Effect]:
-        """The journal without assignments of attributes that later ones undo or overwrite; to be asked before `restore`."""
-        last: dict[tuple[int, str], int] = {}
+        """The journal without assignments of attributes that later ones undo or overwrite; to be asked before `restore`.
+
+        An attribute that is new gets its last value where it was made, so that attributes keep eager's order.
+        """
+        touched: dict[tuple[int, str], list[int]] = {}
         for n, effect in enumerate(self.journal):
             if effect.function is object.__setattr__ or effect.function is object.__delattr__:
-                last[id(effect.operands[0]), effect.operands[1]] = n
-        kept = []
-        for n, effect in enumerate(self.journal):
-            if effect.function is object.__setattr__ or effect.function is object.__delattr__:
-                o, name = effect.operands[:2]
-                if last[id(o), name] != n or self._is_undone(effect):
-                    continue
-            kept.append(effect)
+                touched.setdefault((id(effect.operands[0]), effect.operands[1]), []).append(n)
+        kept: dict[int, Effect | None] = {}
+        for places in touched.values():
+            kept.update(self._last_word(places))
+        found = [kept.get(n, effect) if n in kept else effect for n, effect in enumerate(self.journal)]
+        return [effect for effect in found if effect is not None]
+
+    def _last_word(self, places: list[int]) -> dict[int, Effect | None]:
+        """What is done, and where, instead of all that is done to one attribute."""
+        kept: dict[int, Effect | None] = dict.fromkeys(places)
+        deleted = [n for n in places if self.journal[n].function is object.__delattr__]
+        last = self.journal[places[-1]]
+        o, name = last.operands[:2]
+        saved = self._before.get(id(getattr(o, "__dict__", None)))
+        existed = saved is None or name in saved[1]
+        if deleted and existed:
+            kept[deleted[-1]] = self.journal[deleted[-1]]
+        if last.function is object.__setattr__ and not (self._is_undone(last) and not deleted):
+            kept[next(n for n in places if not deleted or n > deleted[-1])] = last
         return kept
 
     def _is_undone(self, effect: Effect) -> bool:

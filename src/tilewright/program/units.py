@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import math
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -169,7 +170,10 @@ class Rest(native.Dispatcher):
             varying = self.program.learn(self.entries, args, {})
             varying |= {f"argument {i}" for i in self.data}
             policy = self.program.policy(self.history, varying)
-            return compile_entry(self.program, lambda stop, policy: self._capture(args, stop, policy), policy)
+            entry = compile_entry(self.program, lambda stop, policy: self._capture(args, stop, policy), policy)
+            if (failed := entry.check(*args)) is not None:
+                raise errors.CompileError(reason=f"a guard does not hold from the start: {entry.data.table.explain(failed)}")
+            return entry
         except UserError:
             pass
         except (Break, errors.TilewrightError) as e:
@@ -433,7 +437,7 @@ class _Piece:
             for node in ast.walk(tree):
                 if hasattr(node, "lineno"):
                     node.lineno = node.end_lineno = self.line.line  # type: ignore[attr-defined]
-        namespace: dict[str, Any] = {**self.rebuild.constants, **extra}
+        namespace: dict[str, Any] = {"math": math, **self.rebuild.constants, **extra}
         exec(compile(tree, file, "exec"), namespace)
         return namespace[name]
 

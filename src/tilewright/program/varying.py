@@ -7,6 +7,7 @@ graph ends, since the next call has another one. Must not know bytecode.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,8 @@ _EXACT_FLOATS = (torch.float32, torch.float64)  # and a float
 
 
 class Varying:
-    """No number or text itself, so that nothing reads its value unseen. `text` computes it from the slots, named P<slot>."""
+    """No number or text itself, so that nothing reads its value unseen. `text` computes it from the slots, named P<slot>, with
+    functions of `math`."""
 
     __slots__ = ("outside", "slots", "tensor", "text", "value")
 
@@ -91,6 +93,17 @@ def of_size(outside: Outside, size: torch.SymInt) -> Varying:
     """A size as a number that varies."""
     text, slots = outside.sizes.text(size_of(size))
     return Varying(outside, hint_of(size), text, slots)
+
+
+def of_function(outside: Outside, function: Callable[..., Any], args: list[Any]) -> Any:
+    """What a function of `math` gives for numbers of which some vary."""
+    numbers = [of_size(outside, a) if type(a) is torch.SymInt else a for a in args]
+    value = function(*[n.value if type(n) is Varying else n for n in numbers])
+    if type(value) not in (int, float) or not math.isfinite(value) or abs(value) >= _LARGEST:
+        return function(*map(_plain, numbers))
+    texts = [n.text if type(n) is Varying else repr(n) for n in numbers]
+    slots = frozenset().union(*[n.slots for n in numbers if type(n) is Varying])
+    return Varying(outside, value, f"math.{function.__name__}({', '.join(texts)})", slots)
 
 
 def _scalar(value: int | float) -> torch.Tensor:
