@@ -8,11 +8,11 @@ import warnings
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 import tilewright as tw
 from tilewright.base.log import TilewrightWarning
 
+F = nn.functional
 CASES = {}
 
 

@@ -151,4 +151,10 @@ int tw_entry_try(PyObject *entry, PyObject *const *args, Py_ssize_t nargs, PyObj
 extern PyTypeObject tw_dispatcher_type;
 PyObject *tw_set_bypass(PyObject *self, PyObject *on);
 
+/* hook.c: the frame hook. */
+
+int tw_hook_setup(void);
+PyObject *tw_segment(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+PyObject *tw_skip(PyObject *self, PyObject *code);
+
 #endif

@@ -184,6 +184,12 @@ class CompiledFunction(native.Dispatcher):
         entry = self.last if self.last is not None else self.entries[0]
         return entry.data.executable.text(level)
 
+    def computes(self) -> bool:
+        """Whether a compiled call has shown that there is a graph in it; True while nothing is known."""
+        if not self.entries:
+            return not self._refused and not self._counts.eager_calls
+        return bool(self.program.rests) or any(not isinstance(e.data.executable, units.Nothing) for e in self.entries)
+
     def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if opcodes.VERSION not in opcodes.KNOWN_VERSIONS:
             return self._unknown_python(args, kwargs)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from .. import native
 from ..base.errors import Location
 from ..base.weak import remembered
 from .breaks import Break
@@ -219,6 +220,7 @@ def _run(place: Place, globals_: dict[str, Any], slots: list[Any], stack: list[A
     if code.co_nlocals:
         return function(passed)
     function.__code__ = code.replace(co_consts=(*code.co_consts[:-1], passed))
+    native.skip(function.__code__)
     return function()
 
 
@@ -245,6 +247,7 @@ def tail(place: Place) -> types.CodeType:
     made, key = _tails(place.code), (place.at, place.slots, place.forms, place.suspended)
     if key not in made:
         made[key] = _make_tail(place)
+        native.skip(made[key])
     return made[key]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ..base import dims
 from ..base.dims import Dim, Size
@@ -125,9 +126,9 @@ class OpenSizes:
 
     def tensor(self, t: torch.Tensor, slot: int, name: str, argument: bool) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
         """A tensor's shape and strides, if some of its sizes are open."""
-        shape = tuple(t.shape)
-        if isinstance(t, nn.Parameter) or self.policy.dynamic is False:
+        if isinstance(t, nn.Parameter) or is_lazy(t) or self.policy.dynamic is False:
             return None
+        shape = tuple(t.shape)
         self.policy.history.see(name, shape)
         opened = {d: self._open(t, slot, name, d, n) for d, n in enumerate(shape) if self._is_open(t, name, d, n, argument)}
         if not opened:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import math
 import types
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from .breaks import Break, error_of
 from .capture import Capture, Captured, Finished, UserError, finish, run
 from .frames import RETURN, Frame, Handled
 from .guards import GuardTable
+from .hook import Hook
 from .opcodes import decode
 from .outside import Outside
 from .rebuild import Rebuild
@@ -84,6 +86,10 @@ class Program:
     children: dict[Any, Any] = field(default_factory=dict)
     recompiles: list[tuple[str, str]] = field(default_factory=list)  # (kind of guard, what changed), each time
     history: History = field(default_factory=History)  # sizes that the function itself saw
+    hook: Hook = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hook = Hook(self)
 
     def policy(self, history: History, varying: frozenset[str]) -> Policy:
         return Policy(self.options.freeze, varying, self.options.dynamic, history)
@@ -121,7 +127,7 @@ class Program:
         if type(function) is types.FunctionType:
             code = function.__code__
             if runs_as_is(code, function.__module__ or "") or is_standard_code(code):
-                return f
+                return functools.partial(native.segment, self.hook, f)
             if code.co_flags & 0x2A0 or code.co_filename.startswith("<"):
                 return f
             key: Any = function
@@ -129,7 +135,7 @@ class Program:
             key = id(f)
             function = f
         else:
-            return f
+            return functools.partial(native.segment, self.hook, f)
         child = self.children.get(key)
         if child is None:
             child = self.children[key] = self.child(function)
@@ -196,7 +202,7 @@ class Rest(native.Dispatcher):
     def _native(self, args: tuple[Any, ...]) -> Any:
         self.program.native_tails += 1
         self.last = None
-        return run_natively(self.places, self.tables, args)
+        return native.segment(self.program.hook, run_natively, self.places, self.tables, args)
 
     def _capture(self, args: tuple[Any, ...], stop: int, policy: Policy) -> Captured:
         def start(cx: Capture) -> list[Frame]:
