@@ -28,8 +28,8 @@ def test_a_version_that_is_known():
     """Fails first where a release of CPython moves the frames: teach hook.c, or let it be a plain call there."""
     seen = []
 
-    def choose(f, first):
-        seen.append((f.__name__, first))
+    def choose(f, args, kwargs):
+        seen.append((f.__name__, args[0]))
 
     assert native.segment(choose, list, map(plain, [1, 2])) == [2, 3]
     assert seen == ([("plain", 1), ("plain", 2)] if KNOWN else [])
@@ -49,7 +49,7 @@ def test_what_is_chosen_is_called_with_the_arguments():
     def f(a, b=2, *rest, c, d=4, **more):
         return "f"
 
-    choose = lambda g, first: instead if g is f else None  # noqa: E731
+    choose = lambda g, args, kwargs: instead if g is f else None  # noqa: E731
     got = native.segment(choose, functools.partial(f, 1, c=3))
     assert got == ("instead" if KNOWN else "f")
     native.segment(choose, functools.partial(f, 1, 5, 6, 7, c=3, e=8))
@@ -66,7 +66,7 @@ def test_an_exception_leaves_the_segment_and_turns_the_hook_off():
         raise ValueError(n)
 
     with pytest.raises(ValueError if KNOWN else KeyError):
-        native.segment(lambda f, first: instead if f is raises else None, list, map(raises, [1]))
+        native.segment(lambda f, args, kwargs: instead if f is raises else None, list, map(raises, [1]))
     with pytest.raises(KeyError):
         list(map(raises, [1]))
 
@@ -83,7 +83,7 @@ def test_other_threads_are_left_alone():
     thread.start()
     started.wait()
 
-    def choose(f, first):
+    def choose(f, args, kwargs):
         seen.add(threading.get_ident())
 
     native.segment(choose, list, map(plain, range(2000)))

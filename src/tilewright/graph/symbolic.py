@@ -226,7 +226,7 @@ class _Node:
     def wrap_float(self, value: float) -> NumberNode:
         return NumberNode(value)
 
-    def str(self) -> str:
+    def str(self) -> Any:
         return repr(self)
 
     _graph_repr = str
@@ -252,7 +252,8 @@ class SizeNode(_Node):
     constant_int = maybe_as_int
 
     def __repr__(self) -> str:
-        return str(self.size)
+        """Code that is not ours has the number, which is assumed from then on."""
+        return repr(active().settle(self.size)) if is_open() else str(self.size)
 
     @property
     def hint(self) -> int:

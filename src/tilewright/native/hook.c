@@ -2,7 +2,7 @@
  * there are run compiled.
  *
  * `segment(choose, f, *args, **kwargs)` calls f. A frame of a plain function that begins meanwhile is offered: choose(function,
- * its first argument) gives what is called in its place, or None; None for good where `skip(code)` said so. What is chosen runs without the hook, until
+ * args, kwargs) gives what is called in its place, or None; None for good where `skip(code)` said so. What is chosen runs without the hook, until
  * it comes to a segment of its own. This is the one place that knows CPython's frames; of a version that it does not know, a
  * segment is a plain call.
  */
@@ -96,10 +96,8 @@ static PyObject *hook(PyThreadState *ts, frame *f, int thrown) {
     if (is_skipped(code)) return evaluate(ts, f, thrown);
     PyObject *choose = choosing, *args = NULL, *kwargs = NULL, *result = NULL;
     choosing = NULL;
-    PyObject *first = code->co_argcount ? f->localsplus[0] : Py_None;
-    PyObject *chosen = PyObject_CallFunctionObjArgs(choose, function_of(f), first, NULL);
-    if (!chosen) PyErr_Clear();
-    if (!chosen || chosen == Py_None || arguments(f, code, &args, &kwargs)) {
+    PyObject *chosen = arguments(f, code, &args, &kwargs) ? NULL : PyObject_CallFunctionObjArgs(choose, function_of(f), args, kwargs, NULL);
+    if (!chosen || chosen == Py_None) {
         PyErr_Clear();
         Py_XDECREF(chosen);
         Py_XDECREF(args);

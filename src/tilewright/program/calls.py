@@ -457,6 +457,8 @@ def container_method(cx: Capture, o: Any, name: str, args: list[Any], kwargs: di
         return access.get_item(cx, o, *args)
     if name == "__delitem__" and type(getattr(type(o), name)) is not types.FunctionType:
         return access.delete_item(cx, o, *args)
+    if isinstance(o, set | frozenset | dict):
+        args = [int(a) if type(a) is torch.SymInt else a for a in args]  # a size has no hash
     known = cx.outside.known.get(id(o))
     if name in ("extend", "update", "__iadd__", "__ior__", "__init__", "union", "difference", "intersection"):
         args = [iterable(cx, a) for a in args]

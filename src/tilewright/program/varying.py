@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..base.dims import Size
 from ..graph import torch_private as private
 from ..graph.fake import Fake
 from ..graph.recorder import ArgSource
@@ -32,10 +33,14 @@ class Varying:
     """No number or text itself, so that nothing reads its value unseen. `text` computes it from the slots, named P<slot>, with
     functions of `math`."""
 
-    __slots__ = ("outside", "slots", "tensor", "text", "value")
+    __slots__ = ("outside", "sizes", "slots", "tensor", "text", "value")
 
-    def __init__(self, outside: Outside, value: int | float | str, text: str, slots: frozenset[int]) -> None:
+    def __init__(
+        self, outside: Outside, value: int | float | str, text: str, slots: frozenset[int], sizes: frozenset[Size] = frozenset()
+    ) -> None:
+        """`sizes`: those among what it is computed from."""
         self.outside = outside
+        self.sizes = sizes
         self.value = value
         self.text = text
         self.slots = slots
@@ -43,8 +48,10 @@ class Varying:
 
     def known(self) -> Any:
         """Its value, guarded. Raises Break for a float or text."""
-        if type(self.value) is not int:
+        if type(self.value) is not int and not self.sizes:
             raise Break("varying", f"a {type(self.value).__name__}")
+        for size in self.sizes:
+            self.outside.sizes.symbols.settle(size)
         self.outside.settle(self.slots)
         return self.value
 
@@ -92,7 +99,7 @@ class Varying:
 def of_size(outside: Outside, size: torch.SymInt) -> Varying:
     """A size as a number that varies."""
     text, slots = outside.sizes.text(size_of(size))
-    return Varying(outside, hint_of(size), text, slots)
+    return Varying(outside, hint_of(size), text, slots, frozenset((size_of(size),)))
 
 
 def of_function(outside: Outside, function: Callable[..., Any], args: list[Any]) -> Any:
@@ -102,8 +109,9 @@ def of_function(outside: Outside, function: Callable[..., Any], args: list[Any])
     if type(value) not in (int, float) or not math.isfinite(value) or abs(value) >= _LARGEST:
         return function(*map(_plain, numbers))
     texts = [n.text if type(n) is Varying else repr(n) for n in numbers]
-    slots = frozenset().union(*[n.slots for n in numbers if type(n) is Varying])
-    return Varying(outside, value, f"math.{function.__name__}({', '.join(texts)})", slots)
+    varying = [n for n in numbers if type(n) is Varying]
+    slots, sizes = (frozenset().union(*[getattr(n, part) for n in varying]) for part in ("slots", "sizes"))
+    return Varying(outside, value, f"math.{function.__name__}({', '.join(texts)})", slots, sizes)
 
 
 def _scalar(value: int | float) -> torch.Tensor:
@@ -140,8 +148,10 @@ def _arithmetic(symbol: str, function: Callable[[Any, Any], Any], reflected: boo
             value = function(*(v.value if type(v) is Varying else v for v in (a, b)))
             if abs(value) < _LARGEST and (type(other) is Varying or abs(other) < _LARGEST):  # neither infinite nor NaN
                 texts = [v.text if type(v) is Varying else repr(v) for v in (a, b)]
-                slots = self.slots | (other.slots if type(other) is Varying else frozenset())
-                return Varying(self.outside, value, f"({texts[0]} {symbol} {texts[1]})", slots)
+                slots, sizes = self.slots, self.sizes
+                if type(other) is Varying:
+                    slots, sizes = slots | other.slots, sizes | other.sizes
+                return Varying(self.outside, value, f"({texts[0]} {symbol} {texts[1]})", slots, sizes)
         return function(_plain(a), _plain(b))
 
     return method
