@@ -21,11 +21,7 @@ from .units import read_argument
 
 
 def capture_call(
-    fn: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    stop: int,
-    policy: Policy,
+    fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], stop: int = -1, policy: Policy | None = None
 ) -> Captured:
     """Interpret `fn(*args, **kwargs)` up to the stop-th instruction of its own (-1: to its end). Raises Break, UserError."""
     kwnames = tuple(kwargs)
@@ -41,7 +37,7 @@ def capture_call(
         slots = cx.bind(function, [*first, *values], named)
         return [Frame(cx, decode(function.__code__), function.__globals__, slots, 0)]
 
-    return run(start, len(args), kwnames, stop, policy)
+    return run(start, len(args), kwnames, stop, policy or Policy())
 
 
 def _invoke(f, args, kwargs):  # type: ignore[no-untyped-def]
