@@ -3,6 +3,8 @@
 import copy
 import multiprocessing
 import pickle
+import subprocess
+import sys
 import threading
 import warnings
 
@@ -587,3 +589,25 @@ def test_one_eager_operator_is_a_whole_graph(f):
                 assert a.stride() == b.stride()
     assert fast.stats.eager_calls == 0
     assert fast.stats.opaque_calls >= 1
+
+
+def test_after_torch_s_compiler_has_run():
+    """It wraps `nn.Module.__init__` for good: modules made in a compiled function are still no graph break."""
+    source = """
+import torch, tilewright as tw
+from torch import nn
+
+torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+
+class Made(nn.Module):
+    def __init__(self, k):
+        super().__init__()
+        self.k = k
+
+    def forward(self, x):
+        return x * self.k
+
+fast = tw.compile(lambda x: Made(3)(x) + 1, fullgraph=True)
+assert fast(torch.ones(2)).tolist() == [4, 4] and nn.Module.__init__.__name__ == "patched_init"
+"""
+    subprocess.run([sys.executable, "-c", source], check=True)

@@ -83,6 +83,16 @@ def is_composite(func: OpOverload) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
 
 
+def without_tag(f: Any) -> Any:
+    """Of TorchDynamo's wrapper of `nn.Module.__init__`, there once torch.compile has run, what it wraps; else None.
+
+    The wrapper only notes when a module was made, for torch.compile's own guards.
+    """
+    if f.__code__.co_qualname != "install_generation_tagging_init.<locals>.patched_init":
+        return None
+    return dict(zip(f.__code__.co_freevars, f.__closure__, strict=True))["init"].cell_contents
+
+
 def is_random(func: OpOverload) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 

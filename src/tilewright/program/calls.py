@@ -146,6 +146,8 @@ def _call_function(cx: Capture, f: types.FunctionType, args: list[Any], kwargs: 
     if special is not None:
         return special(cx, *args, **kwargs)
     code = f.__code__
+    if code.co_name == "patched_init" and (plain := private.without_tag(f)) is not None:
+        return call(cx, plain, args, kwargs, then)
     if runs_as_is(code, f.__module__ or ""):
         if is_torch_code(code) and changes_torch(f):
             raise Break("operation", f"torch's {f.__qualname__}")

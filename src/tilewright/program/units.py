@@ -130,17 +130,23 @@ class Program:
                 return functools.partial(native.segment, self.hook, f)
             if code.co_flags & 0x2A0 or code.co_filename.startswith("<"):
                 return f
+            if type(f) is types.MethodType and isinstance(f.__self__, nn.Module):  # a module's method has entries of its own
+                return self._child((function, id(f.__self__)), f)
             key: Any = function
         elif isinstance(f, nn.Module) and not hasattr(f, "_tilewright"):
             key = id(f)
             function = f
         else:
             return functools.partial(native.segment, self.hook, f)
+        child = self._child(key, function)
+        return types.MethodType(child, f.__self__) if type(f) is types.MethodType else child
+
+    def _child(self, key: Any, f: Any) -> Any:
         child = self.children.get(key)
         if child is None:
-            child = self.children[key] = self.child(function)
+            child = self.children[key] = self.child(f)
         self.ran.append(child)
-        return types.MethodType(child, f.__self__) if type(f) is types.MethodType else child
+        return child
 
 
 class Rest(native.Dispatcher):
