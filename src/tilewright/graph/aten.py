@@ -30,7 +30,7 @@ from .ops.view import PERMUTE
 from .promotion import can_cast
 from .recorder import Recorder, refuse
 from .shadow import eager_error, number_error
-from .symbolic import sizes_in, sizes_of
+from .symbolic import is_open, settle_floats, sizes_in, sizes_of
 from .torch_private import OpOverload
 
 Args: TypeAlias = Sequence[Any]
@@ -154,6 +154,8 @@ def _value_rule(build: Callable[..., Any], layout: Layout, numbers: bool, checke
 
     def rule(recorder: Recorder, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
         fakes: list[Fake] = []
+        if is_open():
+            args = tuple(settle_floats(args))
         nodes = [_operand(recorder, a, fakes) for a in args]
         if kwargs:
             if kwargs.get("generator") is not None:

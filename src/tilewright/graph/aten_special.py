@@ -188,7 +188,12 @@ def _as_strided(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: dict
     """Counted in the storage, whatever view it is called on."""
     x = _fake(recorder, args[0])
     seen = func(fk.twin(x), *args[1:], **kwargs)
-    shape, strides, offset = tuple(seen.shape), seen.stride(), seen.storage_offset()
+    shape, strides, offset = fk.geometry(seen)
+    if symbolic.is_open():
+        m = x.memory
+        last = offset + sum((n - 1) * s for n, s in zip(shape, strides))
+        end = m.offset + sum((n - 1) * s for n, s in zip(m.shape, m.strides))
+        symbolic.active().decide("<=", last, end)
     try:
         chain = x.memory.flat().strided(shape, strides, offset - x.memory.offset).chain
         new = recorder.view(x, shape, strides, offset, chain, restart=True)

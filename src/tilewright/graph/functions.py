@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -202,6 +203,99 @@ def _one_hot(recorder: Recorder, func: Any, tensor: Any, num_classes: int = -1) 
     return zeros.scatter(-1, fake.unsqueeze(-1), 1)
 
 
+# --- sizes where torch's C++ wants ints -------------------------------------------------------------------------------
+
+
+def _get_item(recorder: Recorder, func: Any, tensor: Any, key: Any) -> Any:
+    view = _selected(tensor, key)
+    return NotImplemented if view is None else view
+
+
+def _set_item(recorder: Recorder, func: Any, tensor: Any, key: Any, value: Any) -> Any:
+    view = _selected(tensor, key)
+    if view is None:
+        return NotImplemented
+    view[...] = value
+    return None
+
+
+def _selected(tensor: Any, key: Any) -> Any:
+    """What a key with indices of open size selects, in torch's order; None where it has none, or one that is out of range."""
+    keys = key if type(key) is tuple else (key,)
+    kinds = [type(k) for k in keys]
+    if torch.SymInt not in kinds or not all(k in (int, slice, torch.SymInt, types.NoneType, types.EllipsisType) for k in kinds):
+        return None
+    rest = tensor.dim() - sum(k is not None and k is not ... for k in keys)
+    if rest < 0 or kinds.count(types.EllipsisType) > 1:
+        return None
+    dim, view = 0, tensor
+    for k in keys:
+        if k is None:
+            view = view.unsqueeze(dim)
+        elif type(k) is slice:
+            view = view[(*[slice(None)] * dim, k)]
+        elif k is not ...:
+            if not -view.shape[dim] <= k < view.shape[dim]:
+                return None
+            view = view.select(dim, k)
+            continue
+        dim += rest if k is ... else 1
+    return view
+
+
+def _tensor(recorder: Recorder, func: Any, data: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Any:
+    """`torch.tensor` of sizes."""
+    several = type(data) in (list, tuple)
+    numbers = data if several else (data,)
+    sizes = any(type(n) is torch.SymInt for n in numbers) and all(type(n) in (int, torch.SymInt) for n in numbers)
+    if not sizes or any(kwargs.values()):
+        return NotImplemented
+    made = [torch.full((), n, dtype=dtype or torch.int64, device=device) for n in numbers]
+    return torch.stack(made) if several else made[0]
+
+
+def _max_pool1d(
+    recorder: Recorder, func: Any, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+    ceil_mode: bool = False, return_indices: bool = False,
+) -> Any:  # fmt: skip
+    if return_indices or not symbolic.is_open():
+        return NotImplemented
+    one = [v[0] if isinstance(v, list | tuple) else v for v in (kernel_size, stride or kernel_size, padding, dilation)]
+    pairs = [(low, v) for low, v in zip((1, 1, 0, 1), one)]
+    return torch.max_pool2d(_swap(recorder, input).unsqueeze(-2), *pairs, ceil_mode).squeeze(-2)
+
+
+def _interpolate(
+    recorder: Recorder, func: Any, input: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
+    align_corners: bool | None = None, recompute_scale_factor: bool | None = None, antialias: bool = False,
+) -> Any:  # fmt: skip
+    x, dims = _swap(recorder, input), input.dim() - 2
+    name = _UPSAMPLES.get((mode, dims))
+    if name is None or antialias or not symbolic.is_open() or (size is None) == (scale_factor is None):
+        return NotImplemented
+    scales: list[Any] = [None] * dims
+    if size is not None:
+        out = list(size) if isinstance(size, list | tuple) else [size] * dims
+    else:
+        factors = [float(f) for f in (scale_factor if isinstance(scale_factor, list | tuple) else [scale_factor] * dims)]
+        parts = [f.as_integer_ratio() for f in factors]
+        if any(not 0 < above <= 64 or below > 64 for above, below in parts):
+            return NotImplemented
+        out = [n * above // below for n, (above, below) in zip(x.shape[2:], parts)]
+        scales = scales if recompute_scale_factor else list(factors)
+    if len(out) != dims or len(scales) != dims:
+        return NotImplemented
+    corners = () if "nearest" in mode else (bool(align_corners),)
+    return getattr(torch.ops.aten, name)(x, out, *corners, *scales)
+
+
+_UPSAMPLES = {
+    **{("nearest", n): f"upsample_nearest{n}d" for n in (1, 2, 3)}, ("linear", 1): "upsample_linear1d",
+    **{("nearest-exact", n): f"_upsample_nearest_exact{n}d" for n in (1, 2, 3)}, ("bilinear", 2): "upsample_bilinear2d",
+    ("bicubic", 2): "upsample_bicubic2d", ("trilinear", 3): "upsample_trilinear3d",
+}  # fmt: skip
+
+
 # --- questions about a tensor -----------------------------------------------------------------------------------------
 
 
@@ -301,7 +395,8 @@ def _tables() -> tuple[dict[Any, Handler], frozenset[Any]]:
     handlers: dict[Any, Handler] = {
         functional.linear: _linear, torch.matmul: _matmul, T.matmul: _matmul, T.__matmul__: _matmul,
         functional.scaled_dot_product_attention: _attention, functional.layer_norm: _layer_norm, functional.rms_norm: _rms_norm,
-        functional.one_hot: _one_hot,
+        functional.one_hot: _one_hot, T.__getitem__: _get_item, T.__setitem__: _set_item, torch.tensor: _tensor,
+        torch.max_pool1d: _max_pool1d, functional.max_pool1d: _max_pool1d, functional.interpolate: _interpolate,
         T.requires_grad.__get__: _requires_grad, T.is_leaf.__get__: _is_leaf, T.grad_fn.__get__: _grad_fn,
         T.grad.__get__: _grad, T.data.__get__: _data, T.requires_grad_: _requires_grad_, T.detach_: _detach_,
         torch.detach_: _detach_,

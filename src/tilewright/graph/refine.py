@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from ..base import dims
 from ..base.dims import Dim, Size
@@ -182,6 +182,10 @@ def _learn_divisor(facts: dict[str, _Facts], e: Size) -> None:
         if len(monomial) != 1 or not isinstance(monomial[0], Call) or monomial[0].op not in ("mod", "floordiv"):
             continue
         x, n = monomial[0].args
+        rounded = _rounds_up(e, monomial[0])
+        if rounded is not None:
+            facts[rounded].divisor = math.lcm(facts[rounded].divisor, cast(int, n))
+            return
         if not isinstance(n, int) or n < 2 or isinstance(x, int) or len(x.terms) != 1 or len(x.terms[0][0]) != 1:
             continue
         atom, factor = x.terms[0][0][0], x.terms[0][1]
@@ -189,6 +193,17 @@ def _learn_divisor(facts: dict[str, _Facts], e: Size) -> None:
             f = facts[atom.name]
             f.divisor = math.lcm(f.divisor, n // math.gcd(n, factor))
             return
+
+
+def _rounds_up(e: Size, call: Call) -> str | None:
+    """The symbol s of `e` = c*(n*((s + r)//n) - s), which says that n divides it, for 0 <= r < n."""
+    x, n = call.args
+    found = dims.symbols(x)
+    if call.op != "floordiv" or len(found) != 1 or not isinstance(n, int):
+        return None
+    s, rest = found[0], x - found[0].dim
+    fits = isinstance(rest, int) and 0 < rest < n
+    return s.name if fits and isinstance(dims.quotient(e, n * (x // n) - s.dim), int) else None
 
 
 def _is_multiple(e: Size, rest: Size, remainder: Size) -> bool:

@@ -169,6 +169,17 @@ def plain(value: Any) -> Any:
     return value.node.size if cls is torch.SymInt and isinstance(value.node.size, int) else value
 
 
+def settle_floats(values: Sequence[Any]) -> list[Any]:
+    """An operator's arguments, without torch's symbolic floats: a size beside tensors of floats alone, else the value."""
+    floats = [v.is_floating_point() for v in values if isinstance(v, torch.Tensor)]
+    if not floats or not all(floats):
+        return [float(v) if type(v) is torch.SymFloat else v for v in values]
+    return [
+        to_symint(v.node.size) if type(v) is torch.SymFloat and v.node.size is not None else float(v) if type(v) is torch.SymFloat
+        else v for v in values
+    ]  # fmt: skip
+
+
 def sizes_of(values: Sequence[Any]) -> tuple[Size, ...]:
     """What torch gives as a shape or strides."""
     return tuple([v.node.size if type(v) is torch.SymInt else v for v in values])
@@ -271,7 +282,7 @@ class SizeNode(_Node):
         return float(active().settle(self.size))
 
     def sym_float(self) -> NumberNode:
-        return NumberNode(float(active().settle(self.size)))
+        return NumberNode(float(self.hint), self.size)
 
     def neg(self) -> SizeNode:
         return SizeNode(-self.size)
@@ -349,6 +360,17 @@ def _power(self: SizeNode, other: Any) -> Any:
     return _node(_settled(self) ** _settled(other))
 
 
+def _shift(by: Callable[[Size, int], Size], function: Callable[[int, int], int]) -> Callable[[SizeNode, Any], Any]:
+    """A shift by a number is a product or a quotient."""
+
+    def result(self: SizeNode, other: Any) -> Any:
+        if isinstance(other, SizeNode) and isinstance(other.size, int) and 0 <= other.size < 16:
+            return SizeNode(by(self.size, other.size))
+        return _node(function(_settled(self), _settled(other)))
+
+    return result
+
+
 def _divided(function: Callable[[Size, Size], Size]) -> Callable[[Size, Size], Size]:
     """Division, by what is not zero."""
 
@@ -366,8 +388,7 @@ _ARITHMETIC: Mapping[str, Callable[[Size, Size], Size]] = {
 }  # fmt: skip
 _ON_VALUES: Mapping[str, Callable[[int, int], int | float]] = {
     "float_pow": lambda a, b: float(a) ** float(b),
-    "truediv": operator.truediv, "int_truediv": operator.truediv, "float_truediv": operator.truediv,
-    "lshift": operator.lshift, "rshift": operator.rshift, "bitwise_and": operator.and_, "bitwise_or": operator.or_,
+    "bitwise_and": operator.and_, "bitwise_or": operator.or_,
     "bitwise_xor": operator.xor, "and_": operator.and_, "or_": operator.or_,
 }  # fmt: skip
 _COMPARISONS: Mapping[str, tuple[str, bool, bool]] = {  # op, whether turned round, whether denied
@@ -393,6 +414,26 @@ def _arithmetic(function: Callable[[Size, Size], Size]) -> Callable[[SizeNode, A
     return method
 
 
+def _true_quotient(self: SizeNode | NumberNode, other: Any) -> NumberNode:
+    """Of sizes of which one is a multiple of the other, the same for all."""
+    a, b = self.size, other.size
+    if a is not None and b is not None:
+        for above, below, turned in ((a, b, False), (b, a, True)):
+            times = dims.quotient(above, below) if dims.provably_gt(below, 0) else None
+            if isinstance(times, int) and times > 0:
+                return NumberNode(1 / times if turned else times)
+    return NumberNode(_settled(self) / _settled(other))
+
+
+def _float_product(self: NumberNode, other: Any) -> NumberNode:
+    """A size times a whole number is a size."""
+    both = isinstance(self, NumberNode) and isinstance(other, NumberNode)
+    for a, b in ((self, other), (other, self)) if both else ():
+        if a.size is not None and b.size is None and 0 < b.value < 1 << 16 and b.value.is_integer():
+            return NumberNode(a.open * b.open, a.size * int(b.value))
+    return NumberNode(_settled(self) * _settled(other))
+
+
 def _on_values(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda self, other: _node(function(_settled(self), _settled(other)))
 
@@ -412,7 +453,10 @@ for _name, _function in _ARITHMETIC.items():
     setattr(SizeNode, _name, _arithmetic(_function))
 for _name, _on_ints in _ON_VALUES.items():
     setattr(SizeNode, _name, _on_values(_on_ints))
+SizeNode.lshift = _shift(lambda a, b: a * (1 << b), operator.lshift)  # type: ignore[attr-defined]
+SizeNode.rshift = _shift(lambda a, b: a // (1 << b), operator.rshift)  # type: ignore[attr-defined]
 SizeNode.pow = SizeNode.pow_by_natural = _power  # type: ignore[attr-defined]
+SizeNode.truediv = SizeNode.int_truediv = SizeNode.float_truediv = _true_quotient  # type: ignore[attr-defined]
 for _name, (_op, _turned, _denied) in _COMPARISONS.items():
     setattr(SizeNode, _name, _comparison(_op, _turned, _denied))
 
@@ -495,12 +539,19 @@ def _number_comparison(function: Callable[[float, float], bool]) -> Callable[[Nu
 
 
 class NumberNode(_Node):
-    """A float: its value, which was assumed."""
+    """A float: its value, which was assumed; or a `size`, in the example `open`, as long as no one asks for the value."""
 
-    __slots__ = ("value",)
+    __slots__ = ("open", "size")
 
-    def __init__(self, value: float) -> None:
-        self.value = float(value)
+    def __init__(self, value: float, size: Size | None = None) -> None:
+        self.open = float(value)
+        self.size = size
+
+    @property
+    def value(self) -> float:
+        if self.size is not None:
+            active().settle(self.size)
+        return self.open
 
     def is_float(self) -> bool:
         return True
@@ -536,7 +587,9 @@ class NumberNode(_Node):
         return _node(round(self.value, digits))
 
 
-for _name in ("add", "sub", "mul", "truediv", "float_truediv", "mod", "pow"):
-    setattr(NumberNode, _name, _on_values(getattr(operator, _name.removeprefix("float_"))))
+for _name in ("add", "sub", "mod", "pow"):
+    setattr(NumberNode, _name, _on_values(getattr(operator, _name)))
+NumberNode.truediv = NumberNode.float_truediv = _true_quotient  # type: ignore[attr-defined]
+NumberNode.mul = _float_product  # type: ignore[attr-defined]
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     setattr(NumberNode, _name, _number_comparison(getattr(operator, _name)))

@@ -38,7 +38,7 @@ from .trust import (
     is_torch_code,
     runs_as_is,
 )  # fmt: skip
-from .varying import Varying, of_function, of_size, settled
+from .varying import OF_SIZES, Varying, of_function, of_size, settled
 
 if TYPE_CHECKING:
     from .capture import Capture
@@ -277,6 +277,8 @@ def _construct_native(cx: Capture, cls: type, args: list[Any], kwargs: dict[str,
         return _call_numpy(cx, cls, args, kwargs)
     if len(args) == 1 and type(args[0]) is torch.SymInt and cls in (int, float, str, bool):
         return {int: lambda n: n, float: lambda n: of_size(cx.outside, n) * 1.0, str: cx.text, bool: bool}[cls](args[0])
+    if cls is int and len(args) == 1 and type(args[0]) is Varying:
+        return of_function(cx.outside, math.trunc, args)
     if is_opaque_class(cls):
         raise Break("builtin", f"{cls.__module__}.{cls.__qualname__}")
     if cls in (int, float, str, bool, complex, bytes) and args and is_python_class(type(args[0])) and not is_atom(args[0]):
@@ -366,6 +368,8 @@ def _call_builtin(cx: Capture, f: Any, args: list[Any], kwargs: dict[str, Any]) 
         if changes_torch(f):
             raise Break("operation", f"torch's {f.__name__}")
         return _run(cx, f, args, kwargs)
+    if f in OF_SIZES and not kwargs and args and type(args[0]) is torch.SymInt and len(args) == OF_SIZES[f].__code__.co_argcount:
+        return cx.outside.see(OF_SIZES[f](*args))
     if f.__module__ == "math" and not kwargs and _some_vary(args):
         return of_function(cx.outside, f, args)
     if f in _ITERATING:
@@ -421,6 +425,8 @@ def _call_method(cx: Capture, f: Any, owner: Any, args: list[Any], kwargs: dict[
         if name == "__getattribute__":
             return access.plain_attribute(cx, owner, *args)
         return access.delete_attribute(cx, owner, *args)
+    if type(owner) is torch.Size and name == "numel":
+        return cx.outside.see(math.prod(owner))
     if isinstance(owner, CONTAINERS):
         return container_method(cx, owner, name, args, kwargs, f)
     if isinstance(owner, logging.Logger | types.GeneratorType) or is_opaque(owner) or any(is_opaque(a) for a in args):

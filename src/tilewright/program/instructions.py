@@ -12,6 +12,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from . import access
 from .breaks import Break
 from .frames import RETURN, Frame, Signal
@@ -281,7 +283,9 @@ def _contains_op(f: Frame, i: Instruction) -> None:
 def _unary(name: str, native: Callable[[Any], Any]) -> Handler:
     def handler(f: Frame, i: Instruction) -> None:
         value = f.stack.pop()
-        if type(getattr(type(value), name, None)) is types.FunctionType and not hasattr(value, "dtype"):
+        if type(value) is torch.SymInt:
+            f.stack.append(f.cx.outside.see(native(value)))
+        elif type(getattr(type(value), name, None)) is types.FunctionType and not hasattr(value, "dtype"):
             f.stack.append(f.cx.call(access.get_attribute(f.cx, value, name), [], {}))
         elif is_opaque(value):
             raise Break("object", f"{name} of a {type(value).__name__}")
@@ -289,6 +293,10 @@ def _unary(name: str, native: Callable[[Any], Any]) -> Handler:
             f.stack.append(native(value))
 
     return handler
+
+
+def _inverted(v: Any) -> Any:
+    return -v - 1 if type(v) is torch.SymInt else ~v
 
 
 def _unary_not(f: Frame, i: Instruction) -> None:
@@ -374,7 +382,7 @@ HANDLERS: dict[str, Handler] = {
     "STORE_SLICE": _store_slice, "DELETE_SUBSCR": _delete_subscr,
     "BINARY_OP": _binary_op, "COMPARE_OP": _compare_op, "IS_OP": _is_op, "CONTAINS_OP": _contains_op,
     "UNARY_NEGATIVE": _unary("__neg__", lambda v: -v), "UNARY_POSITIVE": _unary("__pos__", lambda v: +v),
-    "UNARY_INVERT": _unary("__invert__", lambda v: ~v), "UNARY_NOT": _unary_not, "TO_BOOL": _to_bool,
+    "UNARY_INVERT": _unary("__invert__", _inverted), "UNARY_NOT": _unary_not, "TO_BOOL": _to_bool,
     **dict.fromkeys(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"), _jump),
     **dict.fromkeys(("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_IF_TRUE"), _pop_jump(True)),
     **dict.fromkeys(("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE"), _pop_jump(False)),

@@ -21,6 +21,7 @@ from torch import nn
 
 from ..graph import torch_private as private
 from ..graph.fake import Fake
+from ..graph.symbolic import to_symint
 from . import access, higher_order
 from .breaks import Break
 from .calls import call, call_plainly, iterable
@@ -67,6 +68,8 @@ def _id(cx: Capture, o: Any) -> int:
 def _len(cx: Capture, o: Any) -> int:
     cls = type(o)
     method = getattr(cls, "__len__", None)
+    if cls is Fake and o.dim():
+        return to_symint(o.sizes[0])
     if cls is Fake or method is None:
         return len(o)
     if type(method) is types.FunctionType:
