@@ -271,6 +271,9 @@ def quotient(a: Size, b: Size) -> Size | None:
         if isinstance(a, int):
             return a // b if a % b == 0 else None
         return _size({m: c // b for m, c in a.terms}) if all(c % b == 0 for _, c in a.terms) else None
+    part = _part_of(b)
+    if part > 1:
+        return quotient(a * part, b * part)
     head, factor = b.terms[0]
     result: _Poly = {}
     while not isinstance(a, int):
@@ -281,6 +284,15 @@ def quotient(a: Size, b: Size) -> Size | None:
         result[rest] = coefficient // factor
         a = a - _size({rest: coefficient // factor}) * b
     return _size(result) if a == 0 else None
+
+
+def _part_of(b: Dim) -> int:
+    """n where `b` is x//n of an x that n divides, else 1."""
+    (monomial, coefficient), *others = b.terms
+    if others or coefficient != 1 or len(monomial) != 1 or not isinstance(monomial[0], Call) or monomial[0].op != "floordiv":
+        return 1
+    x, n = monomial[0].args
+    return n if isinstance(n, int) and n > 1 and divides(n, x) else 1
 
 
 def divided(a: Size, b: Size) -> tuple[Size, Size]:

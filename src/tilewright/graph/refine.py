@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from ..base import dims
 from ..base.dims import Dim, Size
-from ..base.polynomial import Call
+from ..base.polynomial import Atom, Call
 from .ir import Alias, Effect, Graph, InputAttrs, Node, Output, TensorType, TupleType, make, reachable
 from .ops.rules import field_names
 from .symbolic import Assumption, Symbols, known
@@ -178,6 +178,8 @@ def _learn_divisor(facts: dict[str, _Facts], e: Size) -> None:
     """From `e` = 0, which says that an integer divides a symbol."""
     if isinstance(e, int):
         return
+    for name, n in _rounded_factors(e):
+        facts[name].divisor = math.lcm(facts[name].divisor, n)
     for monomial, _ in e.terms:
         if len(monomial) != 1 or not isinstance(monomial[0], Call) or monomial[0].op not in ("mod", "floordiv"):
             continue
@@ -193,6 +195,30 @@ def _learn_divisor(facts: dict[str, _Facts], e: Size) -> None:
             f = facts[atom.name]
             f.divisor = math.lcm(f.divisor, n // math.gcd(n, factor))
             return
+
+
+def _rounded_factors(e: Dim) -> list[tuple[str, int]]:
+    """(s, n), (t, m) of `e` = c*(s*t - n*(s//n)*m*(t//m)), which says that n divides s, and m divides t: no factor is greater on
+    the right, and all are positive."""
+    for monomial, _ in e.terms:
+        found: list[tuple[str, int]] = []
+        full: Size = 1
+        low: Size = 1
+        for atom in monomial:
+            x, n = atom.args if isinstance(atom, Call) and atom.op == "floordiv" else (_alone(atom), 1)
+            names = dims.symbols(x)
+            if len(names) != 1 or names[0].dim is not x or not isinstance(n, int) or not dims.provably_gt(x, 0):
+                break
+            full, low = full * x, low * n * (x // n)
+            found += [(names[0].name, n)] if n > 1 else []
+        else:
+            if len(found) > 1 and full is not low and isinstance(dims.quotient(e, full - low), int):
+                return found
+    return []
+
+
+def _alone(atom: Atom) -> Size:
+    return atom.dim if isinstance(atom, dims.Symbol) else 0
 
 
 def _rounds_up(e: Size, call: Call) -> str | None:
