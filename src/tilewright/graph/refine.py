@@ -178,8 +178,8 @@ def _learn_divisor(facts: dict[str, _Facts], e: Size) -> None:
     """From `e` = 0, which says that an integer divides a symbol."""
     if isinstance(e, int):
         return
-    for name, n in _rounded_factors(e):
-        facts[name].divisor = math.lcm(facts[name].divisor, n)
+    for name, factor in _rounded_factors(e):
+        facts[name].divisor = math.lcm(facts[name].divisor, factor)
     for monomial, _ in e.terms:
         if len(monomial) != 1 or not isinstance(monomial[0], Call) or monomial[0].op not in ("mod", "floordiv"):
             continue
@@ -190,10 +190,10 @@ def _learn_divisor(facts: dict[str, _Facts], e: Size) -> None:
             return
         if not isinstance(n, int) or n < 2 or isinstance(x, int) or len(x.terms) != 1 or len(x.terms[0][0]) != 1:
             continue
-        atom, factor = x.terms[0][0][0], x.terms[0][1]
+        atom, scale = x.terms[0][0][0], x.terms[0][1]
         if isinstance(atom, dims.Symbol) and _is_multiple(e, x - n * (x // n), x % n):
             f = facts[atom.name]
-            f.divisor = math.lcm(f.divisor, n // math.gcd(n, factor))
+            f.divisor = math.lcm(f.divisor, n // math.gcd(n, scale))
             return
 
 

@@ -16,8 +16,6 @@ from typing import Any
 
 import torch
 
-from ..base import dims
-from ..base.dims import Size
 from ..base.errors import Location, RecordError, TilewrightError
 from ..graph import aten, functions
 from ..graph import fake as fk
@@ -28,7 +26,6 @@ from ..graph.ir import Graph, Output
 from ..graph.recorder import Recorder, recording
 from ..graph.refine import Refined, applied, refine
 from ..graph.strides import contiguous
-from ..graph.symbolic import known
 from . import access, calls, instructions, instructions_calls, instructions_flow, meanings
 from .breaks import Break
 from .effects import Effects
@@ -557,12 +554,7 @@ def finish(recorder: Recorder, fakes: list[Fake]) -> Finished:
     if not recorder.symbols.hints:
         return f
     refined = refine(recorder.symbols)
-    with dims.deciding(_equal_at_all_sizes):
-        return replace(f, graph=applied(f.graph, refined), refined=refined)
-
-
-def _equal_at_all_sizes(op: str, a: Size, b: Size) -> Any:
-    return known(op, a, b) is True if op == "==" else NotImplemented
+    return replace(f, graph=applied(f.graph, refined), refined=refined)
 
 
 def _finish(recorder: Recorder, fakes: list[Fake]) -> Finished:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...base import dtypes
-from ...base.dims import Dim, Size
+from ...base.dims import Dim, Size, provably_eq
 from ...base.dtypes import DType
 from ..ir import Attrs, Shape, TensorType, Type
 
@@ -105,7 +105,7 @@ def _broadcast_size(sizes: tuple[Size, ...]) -> Size:
     for s in sizes:
         if result == 1:
             result = s
-        elif s != 1 and s != result:
+        elif s != 1 and s != result and not provably_eq(s, result):
             raise ValueError(f"sizes {result} and {s} do not broadcast")
     return result
 
