@@ -140,6 +140,26 @@ def test_an_index_of_open_size_in_an_assignment():
     assert fast.stats.compiles == 2
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.float16])
+def test_a_number_that_varies_is_assigned(dtype):
+    """Also within a `try`: no error of a capture is the program's."""
+    numbers = [5]
+
+    def f(x):
+        try:
+            x[0] = numbers[0]
+            x[1:, 1] = numbers[0] * 2
+        except TypeError:
+            x[0] = 99
+        return x + 1
+
+    fast = tw.compile(f)
+    for n in (5, -1, -2, -3, 7, 8, 0.5, 0.25, 2.5):
+        numbers[0] = n
+        torch.testing.assert_close(fast(torch.ones(3, 4, dtype=dtype)), f(torch.ones(3, 4, dtype=dtype)), rtol=0, atol=0)
+    assert fast.stats.eager_calls == 0
+
+
 def several(f, *shapes):
     fast = tw.compile(f)
     with torch.no_grad():

@@ -386,7 +386,7 @@ def set_item(cx: Capture, o: Any, key: Any, value: Any) -> None:
     """`o[key] = value`."""
     cls = type(o)
     if cls is Fake:
-        o[key] = value
+        o[key] = value.operand(o) if type(value) is Varying else value
         return
     if type(getattr(cls, "__setitem__", None)) is types.FunctionType:
         cx.call(get_attribute(cx, o, "__setitem__"), [key, value], {})
