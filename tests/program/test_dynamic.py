@@ -121,7 +121,11 @@ def attention_to_a_cache(q, k):
     return F.scaled_dot_product_attention(q, k, k)
 
 
-@case("(1, 3, n, n)", "(4, 3, 3, 3)", sizes=(8, 13, 9, 16))
+# Until torch 2.12 its kernels for tensors without data ask more of sizes than later ones: whether they are even, say.
+MORE = 0 if torch.__version__ >= (2, 13) else 2
+
+
+@case("(1, 3, n, n)", "(4, 3, 3, 3)", sizes=(8, 13, 9, 16), compiles=2 + MORE)
 def convolved(x, w):
     return F.conv2d(x, w, padding=1), F.conv2d(x, w, stride=2), F.max_pool2d(x, 2), F.avg_pool2d(x, 3, 1, 1)
 
@@ -383,7 +387,7 @@ def test_an_encoder_layer():
         for b, n in ((2, 8), (2, 11), (3, 17), (5, 6)):
             x = torch.randn(b, n, 16)
             torch.testing.assert_close(fast(x), layer(x), rtol=1e-4, atol=1e-5)
-    assert fast.stats.compiles <= 3 and fast.stats.eager_calls == 0
+    assert fast.stats.compiles <= 3 + MORE and fast.stats.eager_calls == 0
 
 
 def test_a_remainder_that_is_assumed_is_no_divisor():

@@ -48,7 +48,8 @@ def test_expressions_of_sizes_stay_open(text):
             got, want = fast(x), f(x)
             assert facts(got) == facts(want), n
             torch.testing.assert_close(values(got), values(want))
-    assert (fast.stats.compiles, fast.stats.graph_breaks, fast.stats.eager_calls) == (2, 0, 0)
+    assert fast.stats.compiles in ((2,) if torch.__version__ >= (2, 13) else (2, 3))  # older ones ask more about pooled sizes
+    assert (fast.stats.graph_breaks, fast.stats.eager_calls) == (0, 0)
 
 
 SETTLED = """

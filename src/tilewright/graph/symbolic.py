@@ -20,6 +20,7 @@ import torch
 
 from ..base import dims
 from ..base.dims import Dim, Size
+from . import torch_private as private
 
 LARGEST = 1 << 48
 """No size in memory reaches it: a comparison with a larger number needs no assumption."""
@@ -461,7 +462,7 @@ for _name, (_op, _turned, _denied) in _COMPARISONS.items():
     setattr(SizeNode, _name, _comparison(_op, _turned, _denied))
 
 
-class TruthNode(_Node):
+class TruthNode(private.AskedThroughEnvironment, _Node):
     """`left op right`, or its negation where `denied`: not decided before someone asks."""
 
     __slots__ = ("denied", "left", "op", "right")

@@ -83,6 +83,28 @@ def is_composite(func: OpOverload) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
 
 
+class AskedThroughEnvironment:
+    """Of a symbolic bool's node: torch's helpers ask a "shape environment" about the node's "expression" (until torch 2.12)."""
+
+    __slots__ = ()
+
+    @property
+    def expr(self) -> Any:
+        return self
+
+    @property
+    def shape_env(self) -> Any:
+        return self
+
+    def _maybe_evaluate_static(self, node: Any) -> bool | None:
+        found: bool | None = node.constant_bool()
+        return found
+
+    def evaluate_sym_node(self, node: Any, **_: Any) -> bool:
+        answer: bool = node.guard_bool("", 0)
+        return answer
+
+
 def without_tag(f: Any) -> Any:
     """Of TorchDynamo's wrapper of `nn.Module.__init__`, there once torch.compile has run, what it wraps; else None.
 
