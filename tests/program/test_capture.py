@@ -975,3 +975,22 @@ def test_new_attributes_keep_their_order():
         assert torch.equal(fast(x, mine), f(x, theirs))
         assert list(vars(mine)) == list(vars(theirs)) and mine.a == 3 and mine.c == theirs.c
     assert fast.stats.eager_calls == 0
+
+
+def test_functions_bound_by_hand():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.k = 2
+
+        def forward(self, x):
+            return scaled.__get__(self)(x) + scaled.__get__(self, type(self))(x)
+
+    def scaled(self, x):
+        return x * self.k
+
+    net = Net()
+    fast = tw.compile(net, fullgraph=True)
+    for k in (2, 3):
+        net.k = k
+        assert torch.equal(fast(torch.ones(2)), torch.full((2,), 2.0 * k))

@@ -425,6 +425,8 @@ def _call_method(cx: Capture, f: Any, owner: Any, args: list[Any], kwargs: dict[
         if name == "__getattribute__":
             return access.plain_attribute(cx, owner, *args)
         return access.delete_attribute(cx, owner, *args)
+    if type(owner) is types.FunctionType and name == "__get__" and args and args[0] is not None:
+        return types.MethodType(owner, args[0])
     if type(owner) is torch.Size and name == "numel":
         return cx.outside.see(math.prod(owner))
     if isinstance(owner, CONTAINERS):
