@@ -1,6 +1,7 @@
 /* Dispatcher: the callable that tries entries in turn, the one that served last first.
  *
- * A call that no entry serves goes to `miss`, one whose compiled run fails an assertion to `failed`.
+ * A call that no entry serves goes to `miss`, one whose compiled run fails an assertion to `failed`. An entry that ends where the
+ * graph breaks returns `go_on(dispatcher, *args)`: the call that is next, made when the entry is left, so that they do not nest.
  */
 #include "native.h"
 
@@ -17,6 +18,40 @@ typedef struct {
     PyObject *failed;  /* called with (args, kwargs) where a compiled run fails an assertion */
     PyObject *last;    /* the entry that served last, or None */
 } dispatcher;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *next; /* a dispatcher */
+    PyObject *args; /* a tuple */
+} following;
+
+static void following_dealloc(following *f) {
+    Py_XDECREF(f->next);
+    Py_XDECREF(f->args);
+    PyObject_Free(f);
+}
+
+static PyTypeObject following_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "tilewright.native.Following",
+    .tp_basicsize = sizeof(following),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_doc = "The call that a dispatcher makes when the entry that returned it is left.",
+    .tp_dealloc = (destructor)following_dealloc,
+};
+
+/* go_on(dispatcher, *args) */
+PyObject *tw_go_on(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    (void)self;
+    if (nargs < 1 || !PyObject_TypeCheck(args[0], &tw_dispatcher_type)) return PyErr_Format(PyExc_TypeError, "go_on(dispatcher, *args)");
+    following *f = PyObject_New(following, &following_type);
+    if (!f) return NULL;
+    f->next = Py_NewRef(args[0]);
+    if (!(f->args = PyTuple_New(nargs - 1))) return Py_DECREF(f), NULL;
+    for (Py_ssize_t i = 1; i < nargs; i++) PyTuple_SET_ITEM(f->args, i - 1, Py_NewRef(args[i]));
+    return (PyObject *)f;
+}
+
+int tw_dispatch_setup(void) { return PyType_Ready(&following_type); }
 
 static PyObject *keywords(PyObject *const *values, PyObject *kwnames) {
     PyObject *dict = PyDict_New();
@@ -100,6 +135,12 @@ static PyObject *dispatch(dispatcher *d, PyObject *const *args, Py_ssize_t nargs
 
 static PyObject *dispatcher_vectorcall(dispatcher *d, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     PyObject *result = dispatch(d, args, PyVectorcall_NARGS(nargsf), kwnames);
+    while (result && Py_IS_TYPE(result, &following_type)) {
+        following *f = (following *)result;
+        Py_ssize_t n = PyTuple_GET_SIZE(f->args);
+        result = PyErr_CheckSignals() ? NULL : dispatch((dispatcher *)f->next, ((PyTupleObject *)f->args)->ob_item, n, NULL);
+        Py_DECREF(f);
+    }
     if (!result) tidy_traceback();
     return result;
 }

@@ -635,6 +635,7 @@ static PyMethodDef methods[] = {
     {"set_openmp", tw_set_openmp, METH_VARARGS, "set_openmp(GOMP_parallel, omp_get_thread_num): addresses, or zeros"},
     {"profile", tw_profile, METH_VARARGS, "profile(launches): time that many launches from here on (0: stop); the nanoseconds timed so far"},
     {"segment", (PyCFunction)(void (*)(void))tw_segment, METH_FASTCALL | METH_KEYWORDS, "segment(choose, function, *args, **kwargs): call it with the frame hook on"},
+    {"go_on", (PyCFunction)(void (*)(void))tw_go_on, METH_FASTCALL, "go_on(dispatcher, *args): returned by an entry: the call that is next"},
     {"skip", tw_skip, METH_O, "skip(code): frames of this code are never offered by the frame hook"},
     {"run_segment", run_segment, METH_VARARGS, "run_segment(address, inputs, outputs, folded, arena, scratch_bytes, sizes)"},
     {NULL, NULL, 0, NULL},
@@ -643,7 +644,7 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "tilewright.native", .m_doc = "Guards and launches of compiled graphs.", .m_size = -1, .m_methods = methods};
 
 PyMODINIT_FUNC PyInit_native(void) {
-    if (PyType_Ready(&tw_entry_type) || PyType_Ready(&tw_dispatcher_type) || tw_parallel_setup() || tw_hook_setup()) return NULL;
+    if (PyType_Ready(&tw_entry_type) || PyType_Ready(&tw_dispatcher_type) || tw_dispatch_setup() || tw_parallel_setup() || tw_hook_setup()) return NULL;
     PyObject *m = PyModule_Create(&definition);
     if (!m) return NULL;
     tw_failed = PyErr_NewException("tilewright.native.Failed", PyExc_RuntimeError, NULL);

@@ -154,6 +154,8 @@ PyObject *tw_set_bypass(PyObject *self, PyObject *on);
 /* hook.c: the frame hook. */
 
 int tw_hook_setup(void);
+PyObject *tw_go_on(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+int tw_dispatch_setup(void);
 PyObject *tw_segment(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 PyObject *tw_skip(PyObject *self, PyObject *code);
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .. import native
 from .access import BINARY, COMPARE, IN_PLACE
 from .breaks import Break
 from .frames import Frame, Handled, Origin
@@ -69,8 +70,10 @@ class _Writer:
                     r.expression(v)  # it may hold iterators
 
     def is_apart(self, v: Any) -> bool:
-        """Whether it is an iterator that nothing else in the program holds, so that it need not stay the object it is."""
-        return isinstance(v, _STACK_ITERATORS) and all(self.uses[id(u)] < 2 and not self.r.is_made(u) for u in _iterators(v))
+        """Whether it is an iterator that nothing else holds, so that it need not stay the object it is."""
+        return isinstance(v, _STACK_ITERATORS) and all(
+            self.uses[id(u)] < 2 and not self.r.is_made(u) and id(u) not in self.frame.cx.outside.known for u in _iterators(v)
+        )
 
     def go_on(self, at: int, stack: list[Any], wanted: bool = True, extra: tuple[Any, ...] = (), callers: int = 0) -> str:
         """`return` the next piece's result. `extra`: the stack's top: names of results, and NULL. `callers`: frames to leave."""
@@ -88,7 +91,8 @@ class _Writer:
         piece.data.update(varying)
         rest = self.r.constant(piece)
         self.r.constants["ran"] = self.program.ran
-        return f"ran.append({rest}); return {rest}({', '.join(operands)})"
+        go_on = self.r.constant(native.go_on)
+        return f"ran.append({rest}); return {go_on}({', '.join([rest, *operands])})"
 
     def guarded(self, statement: str) -> list[str]:
         """The statement; an exception it raises goes to the handler that covers the instruction, or a caller's."""

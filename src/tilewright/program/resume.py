@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import native
@@ -156,6 +156,15 @@ class Place:
         for n, v in zip(self.slots, made):
             slots[n] = v
         return slots, made[len(self.slots) :]
+
+    def with_iterators(self, values: tuple[Any, ...]) -> tuple[Place, list[Any]]:
+        """The same place where iterators pass as themselves, and the values that pass then."""
+        forms, passed, rest = [], [], list(values)
+        for form in self.forms:
+            own, rest = rest[: form.width], rest[form.width :]
+            forms.append(Whole() if isinstance(form, Iter) else form)
+            passed += [form.make(own)] if isinstance(form, Iter) else own
+        return replace(self, forms=tuple(forms)), passed
 
     def native(self, globals_: dict[str, Any], values: tuple[Any, ...]) -> Any:
         """Run the rest of the function without the interpreter."""

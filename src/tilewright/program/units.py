@@ -41,6 +41,7 @@ class MarkError(errors.RecordError):
     """A dim that is marked as dynamic has one size only."""
 
 
+MOST_STEPS = 4  # of a loop, for each of which the piece behind a break in its body is compiled
 MOST_POINTS = 8  # places at which a capture is ended in turn, until the state there can be made anew
 
 
@@ -159,11 +160,14 @@ class Rest(native.Dispatcher):
         self.wanted = wanted
         self.failures = 0
         self.history = History()
+        self.loops = any(isinstance(f, Iter) for p in places for f in p.forms)
         self.data: set[int] = set()  # arguments that depend on a tensor's data: numbers among them vary
         self.miss = self._miss
         self.failed = lambda args, kwargs: self._native(args)
 
     def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.loops and self.wanted and len(self.entries) >= min(MOST_STEPS, self.program.options.recompile_limit):
+            return self._with_iterators(args)
         if not self.wanted or self.failures >= 3 or self._keeps_from_compiling(args):
             return self._native(args)
         entry = self._try(args)
@@ -176,6 +180,18 @@ class Rest(native.Dispatcher):
         except native.Failed:
             pass
         return self._native(args)  # outside of any `except`: the program must not see our exceptions
+
+    def _with_iterators(self, args: tuple[Any, ...]) -> Any:
+        """The piece for a loop that breaks the graph in many of its steps: one that does not know at which step it is."""
+        places, passed, rest = [], [], args
+        for place in self.places:
+            made, values = place.with_iterators(rest[: place.width])
+            places.append(made)
+            passed += values
+            rest = rest[place.width :]
+        piece = self.program.rest(tuple(places), self.tables, True)
+        self.program.ran.append(piece)
+        return native.go_on(piece, *passed)
 
     def _try(self, args: tuple[Any, ...]) -> native.Entry | None:
         try:
@@ -191,6 +207,11 @@ class Rest(native.Dispatcher):
         except (Break, errors.TilewrightError) as e:
             self.failures += 1
             log.breaks.write(f"{self.program.name}: the rest runs in eager: {e}")
+        except Exception as e:  # a fault of ours
+            self.failures += 1
+            fault = errors.CompileError(reason=f"{type(e).__name__}: {e}")
+            name = f"the rest of {self.program.name}, from line {self.places[0].line},"
+            log.warn_once((id(self), str(fault)), f"{name} runs in eager: {fault}")
         return None
 
     def _keeps_from_compiling(self, args: tuple[Any, ...]) -> bool:
@@ -437,7 +458,11 @@ class _Piece:
         make = self.rebuild.constant(scalar)
         lines += [f"I[{i}] = {make}({v.text})" for i, v in self.captured.cx.outside.computed.items()]
         lines += [f"R = {run_text}", *self._tensor_lines()]
-        body = self._function("glue", "I, S", [*lines, *self.rebuild.lines, *self.effects, *self.ending], {"run": run})
+        extra: dict[str, Any] = {"run": run}
+        if self.captured.cx.outside.sizes.policy.history is self.program.history:  # the function itself, not a rest of it
+            lines.insert(0, "ran.clear()")
+            extra["ran"] = self.program.ran
+        body = self._function("glue", "I, S", [*lines, *self.rebuild.lines, *self.effects, *self.ending], extra)
         return lambda inputs, folded, sizes=(): [body(inputs, sizes)]
 
     def _function(self, name: str, parameter: str, lines: list[str], extra: dict[str, Any]) -> Any:
