@@ -7,6 +7,7 @@ import torch
 
 import tilewright as tw
 from tilewright.base.log import TilewrightWarning
+from tilewright.program import glue, units
 
 STEPS = 1000
 MOST_COMPILES = 24  # whatever the number of steps
@@ -196,3 +197,27 @@ def test_statistics_are_of_the_last_call():
     for _ in range(3):
         fast(torch.ones(2))
     assert fast.stats.kernels == kernels == 2 and len(fast.program.ran) == pieces
+
+
+@pytest.mark.parametrize("at", range(1, 30))
+def test_a_break_where_a_generator_begins(at, monkeypatch):
+    """Before its frame is the generator's, the rest makes the generator; behind, it is one."""
+
+    def f(x):
+        def steps(scale):
+            got = yield x * scale
+            yield got + 1
+
+        g = steps(3.0)
+        return [next(g), g.send(x), list(g)]
+
+    want, piece, first = f(torch.ones(2)), units._piece, [True]
+
+    def broken(program, capture):
+        stop, first[0] = (at if first[0] else -1), False
+        return piece(program, lambda count: capture(stop if count < 0 else count))
+
+    monkeypatch.setattr(units, "_piece", broken)
+    monkeypatch.setattr(glue, "_one_instruction", lambda *a: None)
+    got = tw.compile(f)(torch.ones(2))
+    assert torch.equal(got[0], want[0]) and torch.equal(got[1], want[1]) and got[2] == want[2] == []

@@ -272,8 +272,10 @@ def _make_tail(place: Place) -> types.CodeType:
     def value(n: int) -> bytes:
         return held + assemble("LOAD_CONST", first + n) + assemble("BINARY_SUBSCR")
 
-    pieces = [assemble("RETURN_GENERATOR"), assemble("POP_TOP")] if code.co_flags & 0x20 else []
-    pieces.append(assemble("RESUME", 0))
+    decoded = decode(code)
+    begun = all(i.op != "RETURN_GENERATOR" for i in decoded.instructions[place.at :])  # else the rest makes the generator itself
+    pieces = [assemble("RETURN_GENERATOR"), assemble("POP_TOP")] if code.co_flags & 0x20 and begun else []
+    pieces += [assemble("RESUME", 0)] if begun else []
     at, offsets = len(place.slots), first + count
     for form in stack:
         if isinstance(form, Nothing):
@@ -290,7 +292,6 @@ def _make_tail(place: Place) -> types.CodeType:
         pieces += [value(n), assemble("STORE_FAST", slot)]
     if code.co_nlocals and 0 not in place.slots:
         pieces.append(assemble("DELETE_FAST", 0))
-    decoded = decode(code)
     offset = decoded.instructions[place.at].offset
     if decoded.index[offset] != place.at:  # the second half of a pair
         pieces.append(assemble(decoded.instructions[place.at].op, decoded.instructions[place.at].arg))
