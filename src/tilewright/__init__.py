@@ -8,23 +8,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .dispatch import jit
     from .driver import compile, compile_, repack, trace
     from .program.control import disable, is_compiling, reset, set_stance
     from .program.sizes import mark_dynamic, mark_static, maybe_mark_dynamic
     from .tools.explain import explain
+    from .tools.sanitize import sanitize
 
 __version__ = "0.1.0"
 
 _HOME = {
     "compile": "driver", "compile_": "driver", "repack": "driver", "trace": "driver",
     "mark_dynamic": "program.sizes", "mark_static": "program.sizes", "maybe_mark_dynamic": "program.sizes",
-    "explain": "tools.explain", "errors": "errors",
+    "explain": "tools.explain", "errors": "errors", "jit": "dispatch", "sanitize": "tools.sanitize",
     "disable": "program.control", "is_compiling": "program.control", "reset": "program.control",
     "set_stance": "program.control",
 }  # fmt: skip
 __all__ = [
-    "compile", "compile_", "disable", "errors", "explain", "is_compiling", "mark_dynamic", "mark_static", "maybe_mark_dynamic",
-    "repack", "reset", "set_stance", "trace",
+    "compile", "compile_", "disable", "errors", "explain", "is_compiling", "jit", "mark_dynamic", "mark_static",
+    "maybe_mark_dynamic",
+    "repack", "reset", "sanitize", "set_stance", "trace",
 ]  # fmt: skip
 
 

@@ -79,7 +79,7 @@ class Executable:
         """An entry that takes the graph's inputs themselves, then a value of each size symbol that no input has, and returns the
         list of outputs."""
         given = sum(s.input < 0 for s in self.recipe.symbols)
-        return self._entry(len(self.recipe.inputs) + given, (), _direct_rows(self.recipe), _same, self, frozenset())
+        return self._entry(len(self.recipe.inputs) + given, (), direct_rows(self.recipe), _same, self, frozenset())
 
     def execute(self, inputs: Sequence[torch.Tensor], given: Sequence[int] = ()) -> list[torch.Tensor]:
         """The outputs for the graph's inputs, of the recorded dtypes and shapes, in any strides. `given`: the values of the size
@@ -239,7 +239,7 @@ def _laid_out(t: torch.Tensor, row: InputRow) -> torch.Tensor:
     return torch.empty_strided(_ints(row.shape), _ints(row.strides), dtype=t.dtype).copy_(t)
 
 
-def _direct_rows(recipe: Recipe) -> Rows:
+def direct_rows(recipe: Recipe) -> Rows:
     """Guards on the inputs of a graph: what the recording of its caller established holds of the sizes."""
     rows: Rows = []
     number = {s.name: k for k, s in enumerate(recipe.symbols)}

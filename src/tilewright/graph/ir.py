@@ -40,6 +40,7 @@ class Family(enum.Enum):
     INDEX = "index"
     RANDOM = "random"
     OPAQUE = "opaque"
+    KERNEL = "kernel"  # a tile kernel that a user wrote
     COMPOSITE = "composite"  # has `expand`: written in other operators, kept whole for pattern matching
 
 

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..base.dims import Size, provably_le
-from ..graph.ir import Family, Graph, Node
+from ..graph.ir import Family, Graph, Node, TensorType
 from ..graph.ops.contract import ATTENTION
 from ..graph.ops.index import IOTA, SliceScatterAttrs
 from ..graph.ops.opaque import GETITEM
 from ..graph.ops.pointwise import FULL
 from ..graph.ops.reduce import ArgAttrs, ReduceAttrs
 from ..graph.ops.view import RESHAPE, SLICE
-from .lower.space import ZERO, Index, Space, shape_of
+from .lower.space import ZERO, Index, Space, row_major, shape_of
 from .lower.views import backward, broadcast, forward, is_view, pull_back, source
 from .schedule import Machine
 
@@ -33,8 +33,8 @@ NEAR = 24  # serial numbers between nodes that may share a kernel though neither
 
 @dataclass(eq=False)
 class Group:
-    """Nodes of one kernel. `kind`: pointwise, rows (reductions of one domain), contract, attention, scan, call, pack,
-    scatter, copy.
+    """Nodes of one kernel. `kind`: pointwise, rows (reductions of one domain), contract, attention, scan, call, kernel,
+    pack, scatter, copy.
 
     `shape` is the iteration space's and `domain` its index; `index` maps a member to its element at a point of the domain.
     `reduced` are the dimensions of the domain that a rows group reduces. `inlined`: nodes outside that are recomputed here,
@@ -149,11 +149,19 @@ class Fuser:
                 self._start("attention" if n.op is ATTENTION else "contract", n, core=n)
             case Family.SCAN:
                 self._start("scan", n, core=n)
+            case Family.KERNEL:
+                self._kernel(n)
             case _ if n.op is GETITEM:
                 self.group_of[n] = self.group_of[n.args[0]]
                 self.group_of[n].members.append(n)
             case _:
                 self._call(n)
+
+    def _kernel(self, n: Node) -> None:
+        """A kernel of several results computes them all; `getitem` nodes are its members."""
+        single = isinstance(n.type, TensorType)
+        group = self._new("kernel", shape_of(n) if single else (), n in self.folded, n)
+        self._put(group, n, group.domain)
 
     def _call(self, n: Node) -> None:
         """Random draws and other effects happen in the order of the program."""
@@ -342,7 +350,9 @@ class Fuser:
         """Strides for the node under `n` that put `n` in memory with `strides`; None where it must be copied."""
         s = source(n)
         group = self.group_of.get(s)
-        if group is None or group.folded or (group.kind == "call" and n is not s):
+        if group is None or group.folded or (group.kind in ("call", "kernel") and n is not s):
+            return None
+        if group.kind == "kernel" and strides != row_major(shape_of(n)):
             return None
         if any(t == 0 and not provably_le(e, 1) for e, t in zip(n.shape, strides, strict=True)):
             return None

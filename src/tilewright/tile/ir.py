@@ -334,6 +334,22 @@ def bodies(s: Stmt) -> tuple[Stmt, ...]:
     return ()
 
 
+def written(s: Stmt) -> frozenset[Buffer]:
+    """The buffers that `s` may write."""
+    found: set[Buffer] = set()
+    for inner in statements(s):
+        match inner:
+            case Store(buffer) | Atomic(_, buffer):
+                found.add(buffer)
+            case Copy() | Fill() | Scan():
+                found.add(inner.dst.buffer)
+            case Gemm():
+                found.add(inner.acc.buffer)
+            case Reduce():
+                found.add(inner.dst)
+    return frozenset(found)
+
+
 def expressions(s: Stmt) -> tuple[Expr, ...]:
     """The expressions that `s` itself evaluates (not those of inner statements)."""
     match s:

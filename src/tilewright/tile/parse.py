@@ -157,6 +157,7 @@ class _Reader:
         indent = self.indent()
         if indent <= 0:
             raise head.error("a body expected")
+        self.foresee_scalars()
         params: list[Buffer] = []
         outputs: list[str] = []
         while (out := self.starts("out")) or self.starts("in"):
@@ -189,6 +190,16 @@ class _Reader:
             grid = self.ranges(line, "")
         body = self.body(indent)
         return Kernel(name, tuple(params), tuple(grid), body, tuple(outputs), tuple(scalars), cost, bounded)
+
+    def foresee_scalars(self) -> None:
+        """Scalars are written behind the parameters, whose shapes name them: put them into scope, and stay."""
+        for number, text in self.lines[self.at :]:
+            if re.match(r"\s*scalar\b(?!\[)", text):
+                line = _Line(number, text)
+                line.take()
+                self.variable(line)
+            elif not re.match(r"\s*(in|out|outputs)\b(?!\[)", text):
+                return
 
     def variable(self, line: _Line) -> Var:
         """`name` or `name: type`, put into scope."""

@@ -14,21 +14,23 @@ from typing import TypeAlias
 
 from ..base import dims
 from ..base.config import Options
-from ..base.dims import Size
-from ..graph.ir import Graph, InputAttrs, Node, Shape, TensorType, TupleType
+from ..base.dims import Size, provably_le
+from ..graph.ir import INPUT, Graph, InputAttrs, Node, Shape, TensorType, TupleType, users
 from ..graph.ops.contract import AttentionAttrs
+from ..graph.ops.kernel import KernelAttrs
 from ..graph.ops.opaque import GetitemAttrs
 from ..graph.ops.view import RESHAPE
 from ..graph.passes.folded import folded_nodes
 from .fuse import Group, Partition, is_virtual, new_group, partition
 from .hints import Hints
-from .ir import Kernel, Var, var, variables
+from .ir import Buffer, Kernel, Var, var, variables
 from .lower.attention import lower_attention
 from .lower.checks import Check, check_kernel, check_of, range_kernel, settled
 from .lower.context import Context, Lowered
 from .lower.contract import lower_contract, operands
 from .lower.index import scatter_steps
 from .lower.inline import Inliner, external_reads
+from .lower.kernel import copy_kernel, costed, parsed
 from .lower.pack import lower_pack
 from .lower.pointwise import lower_pointwise
 from .lower.prepare import for_library, prepare
@@ -77,6 +79,8 @@ class _Lowering:
         self.cache: dict[object, Cached] = {}
         self.kernels: dict[Kernel, Kernel] = {}
         self.checked: set[tuple[Node, Size | None]] = set()
+        self.written: set[int] = set()  # inputs that a user's kernel has updated in place
+        self.users = users(graph)
 
     def run(self) -> Program:
         for i, n in enumerate(self.graph.inputs):
@@ -97,7 +101,7 @@ class _Lowering:
         found: dict[Group, list[Node]] = {}
         for group in reversed(self.groups):
             kept = [m for m in group.members if m in wanted or m in group.bound]
-            if group.kind == "call":
+            if group.kind in ("call", "kernel"):
                 kept = group.members
                 read = any(m in wanted or m in group.bound for m in kept)
                 if not (group.core and group.core.op.effectful) and not read and _is_pure(group):
@@ -207,6 +211,11 @@ class _Lowering:
         if group.kind == "call":
             self._call(group)
             return
+        if group.kind == "kernel":
+            self._kernel(group)
+            return
+        if group.effect is not None and group.effect in self.written:
+            return
         targets = {n: self._kept(group, n) for n in kept}
         for check in self._checks(group):
             self._check(check, group.folded)
@@ -288,6 +297,78 @@ class _Lowering:
             t = node.type.items[0]
             results[0] = self._value(t, row_major(t.shape), Storage.TEMP, name=node.op.name)
         self.steps.append(Call(node, args, tuple([self.all[v.id] for v in results.values()]), False, tuple(results)))
+
+    def _kernel(self, group: Group) -> None:
+        """A user's kernel, on row-major memory. What it updates is copied first, unless that is an input of its own."""
+        node = group.core
+        assert node is not None and isinstance(node.attrs, KernelAttrs)
+        attrs = node.attrs
+        kernel = costed(parsed(attrs.text), self.hints.all(attrs.scalars), self.machine)
+        takers = {m.attrs.index: m for m in group.members if isinstance(m.attrs, GetitemAttrs)}
+        types = node.type.items if isinstance(node.type, TupleType) else (node.type,)
+        if isinstance(node.type, TensorType):
+            takers = {0: node}
+        operands, args, result = iter(node.args), [], 0
+        for p, role in zip(kernel.params, attrs.roles, strict=True):
+            operand = next(operands) if role != "out" else None
+            made = None
+            if role != "in":
+                made = self._result(group, takers.get(result), types[result], operand)
+                result += 1
+            if operand is not None:
+                view = self._as_declared(operand, p, kernel, attrs.scalars, group.folded)
+                if made is None:
+                    args.append(Arg(self.all[view.value.id], view.offset))
+                    continue
+                if made.id != view.value.id:
+                    self._copy_into(view, made, group.folded)
+            assert made is not None
+            args.append(Arg(self.all[made.id]))
+        into = self.folded if group.folded else self.steps
+        into.append(Launch(self.kernels.setdefault(kernel, kernel), tuple(args), attrs.scalars))
+
+    def _result(self, group: Group, taker: Node | None, t: TensorType, updated: Node | None) -> Value:
+        """Row-major memory for a result of a user's kernel; an input's own where that is updated, and nothing else needs it."""
+        if taker is not None and updated is not None and taker not in group.bound:
+            index = self._updates(taker, updated)
+            if index is not None:
+                self.written.add(index)
+                self.values[taker] = self.values[updated]
+                return self.values[updated]
+        if taker is not None and taker in group.bound:
+            made = self._value(t, row_major(t.shape), Storage.OUTPUT, group.bound[taker][0], taker.op.name)
+        else:
+            made = self._value(t, row_major(t.shape), Storage.FOLDED if group.folded else Storage.TEMP, name="kernel")
+        if taker is not None:
+            self.values[taker] = made
+        return made
+
+    def _updates(self, taker: Node, updated: Node) -> int | None:
+        """The input that the result is written back to, where that is the operand, and no one else reads either."""
+        if updated.op is not INPUT:
+            return None
+        index = self.graph.inputs.index(updated)
+        by = self.users
+        core = taker.args[0] if isinstance(taker.attrs, GetitemAttrs) else taker
+        alone = by[updated] == [core] and not by[taker] and all(o.node is not taker for o in self.graph.outputs)
+        effects = [e for e in self.graph.effects if e.node is taker]
+        return index if alone and [e.index for e in effects] == [index] else None
+
+    def _as_declared(self, n: Node, p: Buffer, kernel: Kernel, scalars: tuple[Size, ...], folded: bool) -> View:
+        """The operand in memory as the parameter declares it; else a copy of it."""
+        names = {v.name: s for v, s in zip(kernel.scalars, scalars, strict=True)}
+        wanted = tuple([dims.substitute(dims.of_expr(s), names) for s in p.steps()])
+        view, _ = self.view_of(n, folded)
+        if all(t == w or provably_le(s, 1) for s, t, w in zip(view.shape, view.strides, wanted, strict=True)):
+            return view
+        self.values[n] = value = self._value(n.tensor, wanted, Storage.FOLDED if folded else Storage.TEMP, name="copy")
+        self._copy_into(view, value, folded)
+        return whole(value)
+
+    def _copy_into(self, view: View, value: Value, folded: bool) -> None:
+        kernel = self._sized(copy_kernel(view, value))
+        args = Arg(self.all[view.value.id], view.offset), Arg(self.all[value.id])
+        (self.folded if folded else self.steps).append(self._started(kernel, args))
 
     # --- kernels ---
 

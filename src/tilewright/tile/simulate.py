@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -44,8 +44,15 @@ class _Continue(Exception):
     pass
 
 
-def run_kernel(kernel: Kernel, arrays: Sequence[np.ndarray | Memory], scalars: Sequence[int] = (), check: bool = True) -> None:
-    """Run `kernel` on `arrays`, one a parameter, in place.
+Report: TypeAlias = Callable[[str, str, Stmt, int], None]
+"""Told of a fault: its kind, what it is, the statement and the number of the block."""
+
+
+def run_kernel(
+    kernel: Kernel, arrays: Sequence[np.ndarray | Memory], scalars: Sequence[int] = (), check: bool = True,
+    report: Report | None = None,
+) -> None:  # fmt: skip
+    """Run `kernel` on `arrays`, one a parameter, in place. With `report` it is told of faults, and the run goes on.
 
     An array is taken as flat memory, in row-major order, and seen through the parameter's strides from its first element;
     a `Memory` starts elsewhere. Arrays must be C-contiguous and hold the parameter's `evaluate.stored` type (bfloat16:
@@ -58,7 +65,7 @@ def run_kernel(kernel: Kernel, arrays: Sequence[np.ndarray | Memory], scalars: S
         if m.flat.dtype not in (stored(p.dtype), held(p.dtype)):
             raise ValueError(f"{kernel.name}: {p.name} is {p.dtype}, stored as {stored(p.dtype)}; got {m.flat.dtype}")
     with np.errstate(all="ignore"):
-        _Run(kernel, memories, scalars, check).run()
+        _Run(kernel, memories, scalars, check, report).run()
 
 
 def _flat(array: np.ndarray) -> np.ndarray:
@@ -99,8 +106,10 @@ class _Frame:
 class _Run:
     """One launch."""
 
-    def __init__(self, kernel: Kernel, memories: Sequence[Memory], scalars: Sequence[int], check: bool) -> None:
-        self.kernel, self.check = kernel, check
+    def __init__(
+        self, kernel: Kernel, memories: Sequence[Memory], scalars: Sequence[int], check: bool, report: Report | None = None
+    ) -> None:
+        self.kernel, self.check, self.report = kernel, check, report
         self.current: Stmt = kernel.body
         self.sizes: dict[Expr, Array] = {v: held(v.dtype).type(s) for v, s in zip(kernel.scalars, scalars, strict=True)}
         self.bound: dict[Buffer, Bound] = {}
@@ -125,6 +134,12 @@ class _Run:
 
     def fault(self, problem: str) -> NoReturn:
         raise SimulationFault(kernel=self.kernel.name, statement=statement_text(self.current), problem=problem)
+
+    def found(self, kind: str, problem: str) -> None:
+        """A fault after which the run can go on, where someone is told of it."""
+        if self.report is None:
+            self.fault(problem)
+        self.report(kind, problem, self.current, self.block)
 
     # statements
 
@@ -152,7 +167,7 @@ class _Run:
                 self._parallel(s, frame)
             case ir.Assert(cond, message):
                 if not np.all(self._eval(cond, frame)):
-                    self.fault(f"assertion failed: {message}")
+                    self.found("assertion", f"assertion failed: {message}")
             case _ if frame.parallel:
                 self.fault(f"{type(s).__name__} is not allowed inside Parallel")
             case _:
@@ -235,7 +250,7 @@ class _Run:
             count = outer * math.prod(extents)
             base, self.stamp = self.stamp, self.stamp + count + Races.FIRST
             lanes = np.arange(base + Races.FIRST, base + Races.FIRST + count).reshape(*frame.shape, *extents)
-            written = frozenset(id(self.bound[b].memory.flat) for b in _written(s.body)) | frame.written
+            written = frozenset(id(self.bound[b].memory.flat) for b in ir.written(s.body)) | frame.written
         for start in range(0, extents[0], step):
             here = [min(step, extents[0] - start), *extents[1:]]
             inner = frame.inside(s.vars, here, start)
@@ -283,7 +298,7 @@ class _Run:
         value = np.broadcast_to(value, np.shape(address) if keep is None else frame.shape)
         value = value if keep is None else value[keep]
         if ufunc is not None and bound.undefined(address):
-            self.fault(f"{s.buffer.name}: an atomic update of an element that holds no value")
+            self.found("uninitialised", f"{s.buffer.name}: an atomic update of an element that holds no value")
         self._note_write(bound, address, None, frame)
         if ufunc is None or stored(s.buffer.dtype) != held(s.buffer.dtype):
             for a, v in zip(np.ravel(address), np.ravel(value), strict=True):
@@ -369,11 +384,15 @@ class _Run:
         for d, (i, n) in enumerate(zip(index, bound.shape, strict=True)):
             low, high = (int(i), int(i)) if not i.ndim else (int(i.min()), int(i.max())) if i.size else (0, -1)
             if low < 0:
-                self.fault(f"{bound.buffer.name}: index {low} of dimension {d} is negative")
+                self.found("out of bounds", f"{bound.buffer.name}: index {low} of dimension {d} is negative")
+                index = [*index[:d], np.maximum(i, 0), *index[d + 1 :]]
+                i = index[d]
             if high < n:
                 continue
             if not masked:
-                self.fault(f"{bound.buffer.name}: index {high} of dimension {d} is outside its extent {n}")
+                self.found("out of bounds", f"{bound.buffer.name}: index {high} of dimension {d} is outside its extent {n}")
+                index = [*index[:d], np.minimum(i, n - 1), *index[d + 1 :]]
+                continue
             keep = i < n if keep is None else keep & (i < n)
         if keep is None:
             address = bound.address(index)
@@ -451,19 +470,19 @@ class _Run:
 
     def _note_read(self, bound: Bound, address: Array, keep: Array | None, frame: _Frame) -> None:
         if bound.undefined(address):
-            self.fault(f"{bound.buffer.name}: an element is read that was never written")
+            self.found("uninitialised", f"{bound.buffer.name}: an element is read that was never written")
         if not self.check:
             return
         key = id(bound.memory.flat)
         name = bound.buffer.name
         if key in self.block_races and not self.block_races[key].read(address, np.int64(self.block + Races.FIRST), 0):
-            self.fault(f"{name}: a block reads an element that another block writes")
+            self.found("race", f"{name}: a block reads an element that another block writes")
         if key in frame.written:
             lanes = frame.lanes if keep is None or not np.ndim(frame.lanes) else np.broadcast_to(frame.lanes, frame.shape)[keep]
             if keep is None:
                 address, lanes = np.broadcast_arrays(address, lanes)
             if not self._races(bound).read(address, lanes, frame.base):
-                self.fault(f"{name}: an iteration reads an element that another one writes")
+                self.found("race", f"{name}: an iteration reads an element that another one writes")
 
     def _note_write(self, bound: Bound, address: Array, lanes: Array | None, frame: _Frame) -> None:
         """`lanes` None: an atomic update."""
@@ -476,11 +495,11 @@ class _Run:
                 self.fault(f"{name} is written but is not among the kernel's outputs")
             stamp = np.int64(1 if lanes is None else self.block + Races.FIRST)
             if not self.block_races[key].write(address, stamp, 0):
-                self.fault(f"{name}: two blocks write one element, or one reads what another writes")
+                self.found("race", f"{name}: two blocks write one element, or one reads what another writes")
         if frame.parallel:
             stamps: Any = np.int64(frame.base + 1) if lanes is None else lanes
             if not self._races(bound).write(address, stamps, frame.base):
-                self.fault(f"{name}: two iterations write one element, or one reads what another writes")
+                self.found("race", f"{name}: two iterations write one element, or one reads what another writes")
 
     def _races(self, bound: Bound) -> Races:
         flat = bound.memory.flat
@@ -493,16 +512,6 @@ class _Run:
 _ATOMIC: dict[str, Any] = {
     "add": np.add, "max": np.maximum, "min": np.minimum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
 }  # fmt: skip
-
-
-def _written(body: Stmt) -> list[Buffer]:
-    found: list[Buffer] = []
-    for s in ir.statements(body):
-        if isinstance(s, ir.Store | ir.Atomic):
-            found.append(s.buffer)
-        elif isinstance(s, ir.Reduce):
-            found.append(s.dst)
-    return found
 
 
 # programs

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..ir import INPUT, Op
-from . import composite, contract, index, opaque, pointwise, reduce, scan, view
+from . import composite, contract, index, kernel, opaque, pointwise, reduce, scan, view
 
-FAMILIES = (pointwise, reduce, scan, view, index, contract, composite, opaque)
+FAMILIES = (pointwise, reduce, scan, view, index, contract, composite, opaque, kernel)
 
 OPS: dict[str, Op] = {row.name: row for row in (INPUT, *(row for family in FAMILIES for row in family.ROWS))}

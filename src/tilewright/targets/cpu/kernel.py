@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...base.dims import Size
+from ...tile import ir
 from ...tile.ir import Assert, Kernel
 from ...tile.ir import statements as statements_of
 from . import expr, llvm, moves, prepare, statements
@@ -55,7 +56,7 @@ def emit_kernel(kernel: Kernel, symbol: str, module: llvm.Module, isa: Isa) -> K
         _bind_grid(ctx, kernel, position)
         statements.emit(ctx, body)
 
-    ctx.loop("%lo", "%hi", 1, block, writes=prepare.written(body), surely=True)
+    ctx.loop("%lo", "%hi", 1, block, writes=ir.written(body), surely=True)
     f.do("br label %done")
     f.label("done")
     ctx.finish()

@@ -15,7 +15,6 @@ from ...tile.ir import (
     Assert,
     Atomic,
     Block,
-    Buffer,
     Copy,
     Fill,
     For,
@@ -30,23 +29,8 @@ from ...tile.ir import (
     Stmt,
     Store,
     While,
+    written,
 )
-
-
-def written(s: Stmt) -> frozenset[Buffer]:
-    """The buffers that `s` may write."""
-    found: set[Buffer] = set()
-    for inner in ir.statements(s):
-        match inner:
-            case Store(buffer) | Atomic(_, buffer):
-                found.add(buffer)
-            case Copy() | Fill() | Scan():
-                found.add(inner.dst.buffer)
-            case Gemm():
-                found.add(inner.acc.buffer)
-            case Reduce():
-                found.add(inner.dst)
-    return frozenset(found)
 
 
 def without_lets(s: Stmt) -> Stmt:

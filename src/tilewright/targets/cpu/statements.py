@@ -15,6 +15,7 @@ from dataclasses import replace
 from ...base import dims, dtypes, errors
 from ...base.dims import Size
 from ...base.scalar import Expr, Var, var
+from ...tile import ir
 from ...tile.ir import (
     Alloc,
     Assert,
@@ -43,7 +44,7 @@ from ...tile.ir import (
     bodies,
     const,
 )
-from . import atomic, expr, gemm, memory, paired, prepare, reduce, scan, vector
+from . import atomic, expr, gemm, memory, paired, reduce, scan, vector
 from .context import Context
 
 _UNROLLED = 64
@@ -234,7 +235,7 @@ def _for(ctx: Context, s: For) -> None:
             emit(ctx, s.body)
             ctx.leave()
         return None
-    writes = prepare.written(s.body)
+    writes = ir.written(s.body)
     top = n - 1 if isinstance(n, int) else float("inf")
     if not jumps:
 
@@ -277,7 +278,7 @@ def _has_jumps(s: Stmt) -> bool:
 def _while(ctx: Context, cond: Expr, body: Stmt) -> None:
     f = ctx.f
     head, inside, after = (f.name_for(k)[1:] for k in ("while", "do", "end"))
-    ctx.enter(True, False, prepare.written(body))
+    ctx.enter(True, False, ir.written(body))
     f.do(f"br label %{head}")
     f.label(head)
     ctx.enter(False)

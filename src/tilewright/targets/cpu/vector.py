@@ -77,7 +77,7 @@ def nest(ctx: Context, axes: list[Axis], body: Stmt, inside: Callable[[], None],
     if lane is not None:
         axes, lane = collapsed(ctx, axes, lane, body)
     order = _ordered(ctx, [a for a in axes if a is not lane], body)
-    writes = prepare.written(body)
+    writes = ir.written(body)
     if lane is None and together > 1 and order:
         last = order.pop()
         _scalar_loops(ctx, order, lambda: strip(ctx, last, 1, together, inside, writes), body)
@@ -103,7 +103,7 @@ def _scalar_loops(ctx: Context, axes: Sequence[Axis], inside: Callable[[], None]
         ctx.bind(axis.var, i, extent_range(axis.extent))
         _scalar_loops(ctx, rest, inside, body)
 
-    ctx.loop(0, axis.extent, 1, turn, writes=prepare.written(body))
+    ctx.loop(0, axis.extent, 1, turn, writes=ir.written(body))
 
 
 # -- the choice
