@@ -7,7 +7,11 @@ passes, launcher and cache as a compiled function. Must not know how source beco
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
+import itertools
+import operator
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +22,11 @@ from . import native
 from .base import config, dims, log
 from .base.dims import Size
 from .base.errors import ArgumentError, OptionError, TilewrightError
+from .base.scalar import Binary, Const, Expr, Var
 from .driver import build
 from .executable import Executable, direct_rows
 from .graph.ir import INPUT, Effect, Graph, InputAttrs, InputKind, Node, Output, TensorType, TupleType, Type, make
+from .graph.ops import kernel as kernels
 from .graph.ops.kernel import KERNEL, KernelAttrs, run_by
 from .graph.ops.opaque import GETITEM
 from .graph.ops.torch_dtypes import from_torch, to_torch
@@ -97,6 +103,9 @@ def steps_of(p: Buffer, sizes: Mapping[str, Size]) -> tuple[Size, ...]:
     return tuple([dims.substitute(dims.of_expr(e), sizes) for e in p.steps()])
 
 
+_CALL = native.Dispatcher.__call__
+
+
 class JitKernel(native.Dispatcher):
     """A compiled kernel: call it with its tensors; it returns those that `out_idx` names, new at each call."""
 
@@ -115,6 +124,13 @@ class JitKernel(native.Dispatcher):
         functools.update_wrapper(self, source.function)
         if not k.scalars:
             self._compiled({})
+        self.operator = torch_operator(self)
+        self.fn = self.operator  # what a compiled function calls
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return self.operator(*args, **kwargs)
+        return _CALL(self, *args, **kwargs)
 
     @property
     def name(self) -> str:
@@ -143,8 +159,8 @@ class JitKernel(native.Dispatcher):
         """A call's arguments as tensors, in the order of the parameters, and the sizes. Raises KernelArgumentError."""
         given = self._bound(args, kwargs)
         tensors = [self._tensor(i, v) for i, v in zip(self.signature.given, given, strict=True)]
-        sizes = self._sizes(tensors)
-        self._check(tensors, sizes)
+        sizes = self.sizes(tensors)
+        self.check(tensors, sizes)
         return tensors, sizes
 
     def _failed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -181,7 +197,7 @@ class JitKernel(native.Dispatcher):
     def _wrong(self, p: Buffer, expected: str, got: str) -> KernelArgumentError:
         return KernelArgumentError(kernel=self.name, argument=p.name, expected=expected, got=got)
 
-    def _sizes(self, tensors: Sequence[torch.Tensor]) -> dict[str, int]:
+    def sizes(self, tensors: Sequence[torch.Tensor]) -> dict[str, int]:
         """The value of each size, read where a dimension is that size alone."""
         k = self.signature.kernel
         found: dict[str, int] = {}
@@ -198,7 +214,9 @@ class JitKernel(native.Dispatcher):
             )
         return found
 
-    def _check(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> None:
+    def check(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> None:
+        """Raise KernelArgumentError for tensors that the kernel does not take."""
+        known = {v: sizes[v.name] for v in self.signature.kernel.scalars}
         for i, t in zip(self.signature.given, tensors, strict=True):
             p = self.signature.kernel.params[i]
             if t.device.type != "cpu":
@@ -207,15 +225,15 @@ class JitKernel(native.Dispatcher):
                 raise self._wrong(p, "a dense tensor", str(t.layout))
             if t.dtype is not to_torch(p.dtype):
                 raise self._wrong(p, str(to_torch(p.dtype)), str(t.dtype))
-            wanted = shape_of(p, sizes)
+            wanted = tuple([_number(e, known) for e in p.shape])
             if tuple(t.shape) != wanted:
                 text = ", ".join([str(dims.of_expr(e)) for e in p.shape])
                 said = f" ({text})" if self.signature.kernel.scalars else ""
                 raise self._wrong(p, f"the shape {list(wanted)}{said}", str(list(t.shape)))
-            steps = steps_of(p, sizes)
+            steps = [_number(e, known) for e in p.steps()]
             if any(n > 1 and a != b for n, a, b in zip(t.shape, t.stride(), steps, strict=True)):
                 hint = " (row-major; pass x.contiguous())" if p.strides is None else ""
-                raise self._wrong(p, f"the strides {list(steps)}{hint}", str(list(t.stride())))
+                raise self._wrong(p, f"the strides {steps}{hint}", str(list(t.stride())))
 
     # --- inspection ---
 
@@ -241,6 +259,94 @@ class JitKernel(native.Dispatcher):
     def __repr__(self) -> str:
         names = [f"{p.name}: {p.dtype}{[str(dims.of_expr(e)) for e in p.shape]}" for p in self.traced.kernel.params]
         return f"<kernel {self.name}({', '.join(names)})>"
+
+
+# --- kernels as torch operators ---------------------------------------------------------------------------------------
+
+
+def torch_operator(kernel: JitKernel) -> Any:
+    """A kernel as an operator of torch: torch's compiler and exporter, and functions compiled here, record calls of it."""
+    k, signature = kernel.signature.kernel, kernel.signature
+    digest = hashlib.sha256((kernel_text(k) + repr(signature.results)).encode()).hexdigest()[:8]
+    name = f"{k.name}_{digest}_{next(_NUMBERS)}"
+    library = torch.library.Library("tilewright", "FRAGMENT")
+    arguments = []
+    for n, i in enumerate(signature.given):
+        mark = f"({chr(97 + n)}!)" if signature.roles[i] == "inout" else ""
+        arguments.append(f"Tensor{mark} {k.params[i].name}")
+    count = len(signature.results)
+    result = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
+    library.define(f"{name}({', '.join(arguments)}) -> {result}")
+    held = weakref.ref(kernel)
+
+    def run(*tensors: torch.Tensor) -> Any:
+        found = held()
+        assert found is not None
+        return _CALL(found, *tensors)
+
+    def fake(*tensors: torch.Tensor) -> Any:
+        made = [torch.empty(s, dtype=to_torch(k.params[i].dtype)) for i, s in zip(signature.results, _shapes(signature, tensors))]
+        return made[0] if count == 1 else tuple(made) if made else None
+
+    library.impl(name, run, "CPU")
+    torch.library.register_fake(f"tilewright::{name}", fake, lib=library)
+    kernels.OPERATORS[f"tilewright.{name}.default"] = kernels.Operator(
+        functools.partial(_nodes, signature), tuple([n for n, i in enumerate(signature.given) if signature.roles[i] == "inout"]),
+        functools.partial(_check_fakes, held),
+    )  # fmt: skip
+    weakref.finalize(kernel, _forget, library, f"tilewright.{name}.default")
+    return getattr(torch.ops.tilewright, name).default
+
+
+_NUMBERS = itertools.count()
+
+
+def _forget(library: Any, name: str) -> None:
+    kernels.OPERATORS.pop(name, None)
+    library._destroy()
+
+
+def _shapes(signature: Signature, tensors: Sequence[torch.Tensor]) -> list[tuple[Any, ...]]:
+    """The shapes of the results, of tensors whose sizes may be torch's symbols."""
+    known: dict[Expr, Any] = {}
+    for i, t in zip(signature.given, tensors, strict=True):
+        for e, n in zip(signature.kernel.params[i].shape, t.shape, strict=True):
+            if isinstance(e, Var):
+                known.setdefault(e, n)
+    return [tuple([_number(e, known) for e in signature.kernel.params[i].shape]) for i in signature.results]
+
+
+def _number(e: Expr, known: Mapping[Expr, Any]) -> Any:
+    if isinstance(e, Const):
+        return int(e.value)
+    if isinstance(e, Binary):
+        return _OPERATIONS[e.op](_number(e.x, known), _number(e.y, known))
+    return known[e]
+
+
+_OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "floordiv": operator.floordiv, "mod": operator.mod,
+    "min": min, "max": max,
+}  # fmt: skip
+
+
+def _nodes(signature: Signature, operands: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+    """The results of a kernel on graph nodes, and the values after of what it updates."""
+    k = signature.kernel
+    by_param = dict(zip(signature.given, operands, strict=True))
+    sizes: dict[str, Size] = {}
+    for i, n in by_param.items():
+        for e, s in zip(k.params[i].shape, n.shape, strict=True):
+            if isinstance(e, Var):
+                sizes.setdefault(e.name, s)
+    _, made = signature.node([by_param[i] for i, r in enumerate(signature.roles) if r != "out"], sizes)
+    found = dict(zip([i for i, r in enumerate(signature.roles) if r != "in"], made, strict=True))
+    return [found[i] for i in signature.results], [found[i] for i in signature.given if signature.roles[i] == "inout"]
+
+
+def _check_fakes(held: Any, tensors: Sequence[torch.Tensor]) -> None:
+    kernel = held()
+    kernel.check(tensors, kernel.sizes(tensors))
 
 
 def _nothing(outputs: Any) -> None:

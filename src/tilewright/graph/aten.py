@@ -23,6 +23,7 @@ from . import torch_private as private
 from .fake import Fake
 from .functionalize import Builder
 from .ir import TensorType, TupleType, make
+from .ops.kernel import OPERATORS, Operator
 from .ops.opaque import CALL, GETITEM, PURE, CallAttrs, spec_of
 from .ops.pointwise import CAST
 from .ops.torch_dtypes import FROM_TORCH
@@ -85,6 +86,8 @@ def _rule_of(func: OpOverload) -> Rule:
         return _view_rule(aten_view.SINGLE[name])
     if name in aten_view.SEVERAL:
         return _parts_rule(aten_view.SEVERAL[name])
+    if name in OPERATORS:
+        return _kernel_rule(OPERATORS[name])
     if private.is_composite(func):
         return _decompose
     if private.written(func):
@@ -196,6 +199,22 @@ def _like_first(shape: st.Sizes, operands: list[st.Operand]) -> st.Sizes:
 
 def _second_first(shape: st.Sizes, operands: list[st.Operand]) -> st.Sizes:
     return st.elementwise(shape, operands[::-1])
+
+
+def _kernel_rule(operator: Operator) -> Rule:
+    """A user's kernel: its node, and what it updates written back."""
+
+    def rule(recorder: Recorder, func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+        fakes: list[Fake] = []
+        nodes = [_operand(recorder, a, fakes) for a in args]
+        operator.check(fakes)
+        made, updated = operator.node(nodes)
+        results = [recorder.result(n, st.contiguous(n.shape), fakes) for n in made]
+        for index, n in zip(operator.updated, updated):
+            assign(recorder, func, fakes[index], recorder.result(n, st.contiguous(n.shape), fakes), args, kwargs)
+        return results[0] if len(results) == 1 else tuple(results) if results else None
+
+    return rule
 
 
 def _suggested_first(shape: st.Sizes, operands: list[st.Operand]) -> st.Sizes:

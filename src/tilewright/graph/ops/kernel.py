@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ...base.dims import Size
-from ..ir import Attrs, Family, Op, TupleType, Type
+from ..ir import Attrs, Family, Node, Op, TupleType, Type
 from .rules import require, tensor
 
 ROLES = ("in", "out", "inout")
@@ -41,6 +41,20 @@ def _infer(attrs: KernelAttrs, *types: Type) -> Type:
     require(results == made, f"{results} results expected, got types of {made}")
     return attrs.type
 
+
+@dataclass(frozen=True)
+class Operator:
+    """A kernel as a torch operator. `node(operands)` gives the nodes of its results, of made parameters in the order of the call's
+    result, then of updated ones; `updated`: the numbers of those among the operator's arguments. `check(shapes, strides, dtypes)`
+    raises the error that a call with such tensors raises."""
+
+    node: Callable[[Sequence[Node]], tuple[list[Node], list[Node]]]
+    updated: tuple[int, ...]
+    check: Callable[[Sequence[torch.Tensor]], None]
+
+
+OPERATORS: dict[str, Operator] = {}
+"""By the operator's name: "tilewright.name.default"."""
 
 Runner = Callable[[KernelAttrs, Sequence[torch.Tensor]], Any]
 _RUNNERS: list[Runner] = []
