@@ -15,13 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..base.dims import Size, provably_le
-from ..graph.ir import Family, Graph, Node, TensorType
+from ..graph.ir import Family, Graph, Node, TensorType, TupleType
 from ..graph.ops.contract import ATTENTION
 from ..graph.ops.index import IOTA, SliceScatterAttrs
+from ..graph.ops.kernel import KernelAttrs
 from ..graph.ops.opaque import GETITEM
 from ..graph.ops.pointwise import FULL
 from ..graph.ops.reduce import ArgAttrs, ReduceAttrs
 from ..graph.ops.view import RESHAPE, SLICE
+from .lower.kernel import writes_elements
 from .lower.space import ZERO, Index, Space, row_major, shape_of
 from .lower.views import backward, broadcast, forward, is_view, pull_back, source
 from .schedule import Machine
@@ -195,13 +197,21 @@ class Fuser:
         """Put `n` into a group that it reads: rather a product or rows than pointwise work, rather a later group."""
         read = dict.fromkeys(self._read(n))
         for group in sorted(read, key=lambda g: (g.kind == "pointwise", -g.order)):
-            if group.kind not in ("pointwise", "rows", "contract") or len(group.members) >= MOST_MEMBERS:
+            if not (group.kind in ("pointwise", "rows", "contract") or self._admits(group)) or len(group.members) >= MOST_MEMBERS:
                 continue
             index = self._index_in(group, n)
             if index is not None and all(g is group or self._hoist(g, group) for g in read):
                 self._put(group, n, index)
                 return True
         return False
+
+    def _admits(self, group: Group) -> bool:
+        """Whether consumers may be computed where a user's kernel writes its one result."""
+        n = group.core
+        if group.kind != "kernel" or n is None or not isinstance(n.attrs, KernelAttrs) or isinstance(n.type, TupleType):
+            return False
+        roles = n.attrs.roles
+        return "inout" not in roles and writes_elements(n.attrs.text, roles.index("out"))
 
     def _beside(self, n: Node) -> bool:
         """Put `n` into a pointwise group over the same space that reads one of its operands, if that was made lately."""

@@ -29,8 +29,9 @@ from .lower.checks import Check, check_kernel, check_of, range_kernel, settled
 from .lower.context import Context, Lowered
 from .lower.contract import lower_contract, operands
 from .lower.index import scatter_steps
-from .lower.inline import Inliner, external_reads
+from .lower.inline import Inliner, external_reads, read_params
 from .lower.kernel import copy_kernel, costed, parsed
+from .lower.kernel_fusion import lower_kernel
 from .lower.pack import lower_pack
 from .lower.pointwise import lower_pointwise
 from .lower.prepare import for_library, prepare
@@ -101,7 +102,7 @@ class _Lowering:
         found: dict[Group, list[Node]] = {}
         for group in reversed(self.groups):
             kept = [m for m in group.members if m in wanted or m in group.bound]
-            if group.kind in ("call", "kernel"):
+            if group.kind == "call" or (group.kind == "kernel" and self._is_alone(group)):
                 kept = group.members
                 read = any(m in wanted or m in group.bound for m in kept)
                 if not (group.core and group.core.op.effectful) and not read and _is_pure(group):
@@ -211,7 +212,7 @@ class _Lowering:
         if group.kind == "call":
             self._call(group)
             return
-        if group.kind == "kernel":
+        if group.kind == "kernel" and self._is_alone(group):
             self._kernel(group)
             return
         if group.effect is not None and group.effect in self.written:
@@ -235,6 +236,8 @@ class _Lowering:
                     self._attention(group, targets)
                 case "scan":
                     self._launch(group, targets, lambda c: lower_scan(group, c))
+                case "kernel":
+                    self._fused_kernel(group, targets)
                 case "pack":
                     self._launch(group, targets, lambda c: lower_pack(group, c, self._strided) or lower_pointwise(group, c))
                 case "scatter":
@@ -326,6 +329,25 @@ class _Lowering:
             args.append(Arg(self.all[made.id]))
         into = self.folded if group.folded else self.steps
         into.append(Launch(self.kernels.setdefault(kernel, kernel), tuple(args), attrs.scalars))
+
+    def _is_alone(self, group: Group) -> bool:
+        """Whether a user's kernel is run as it is."""
+        return not group.inlined and all(m is group.core or isinstance(m.attrs, GetitemAttrs) for m in group.members)
+
+    def _fused_kernel(self, group: Group, targets: dict[Node, Value]) -> None:
+        """A user's kernel with operands and consumers computed in it."""
+        node = group.core
+        assert node is not None and isinstance(node.attrs, KernelAttrs)
+        kernel, views = parsed(node.attrs.text), {}
+        for index, operand in read_params(node, node.attrs):
+            if self.parts.base(operand) in group.inlined or is_virtual(self.parts.base(operand)):
+                continue
+            self._as_declared(operand, kernel.params[index], kernel, node.attrs.scalars, group.folded)
+            view, under = self.view_of(operand, group.folded)
+            views[operand] = under, view
+        structure = tuple([(v.shape, v.strides, v.offset) for _, v in views.values()])
+        memory = tuple([n for n, _ in views.values()])
+        self._launch(group, targets, lambda c: lower_kernel(group, c, views), structure, memory)
 
     def _result(self, group: Group, taker: Node | None, t: TensorType, updated: Node | None) -> Value:
         """Row-major memory for a result of a user's kernel; an input's own where that is updated, and nothing else needs it."""

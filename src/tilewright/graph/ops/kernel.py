@@ -44,9 +44,12 @@ def _infer(attrs: KernelAttrs, *types: Type) -> Type:
 
 @dataclass(frozen=True)
 class Operator:
-    """A kernel as a torch operator. `node(operands)` gives the nodes of its results, of made parameters in the order of the call's
-    result, then of updated ones; `updated`: the numbers of those among the operator's arguments. `check(shapes, strides, dtypes)`
-    raises the error that a call with such tensors raises."""
+    """A kernel as a torch operator.
+
+    `node(operands)` gives the nodes of its results, of made parameters in the order of the call's result, then of updated ones.
+    `updated`: the numbers of those among the operator's arguments. `check(tensors)` raises the error that a call with such
+    tensors raises.
+    """
 
     node: Callable[[Sequence[Node]], tuple[list[Node], list[Node]]]
     updated: tuple[int, ...]

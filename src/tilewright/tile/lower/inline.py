@@ -14,10 +14,12 @@ from dataclasses import dataclass
 
 from ...base import scalar
 from ...base.dtypes import DType
-from ...graph.ir import Attrs, Family, Node, Op
+from ...graph.ir import Attrs, Family, Node, Op, TupleType
+from ...graph.ops.kernel import KernelAttrs
 from ..fuse import Group, Partition, is_leaf, is_virtual
 from ..hints import Hints
 from ..schedule import LAUNCH_NS, Machine, expression_cycles
+from .kernel import elements_read, reads_elements
 from .space import shape_of
 
 MOST_CYCLES = 160
@@ -36,9 +38,30 @@ class Read:
     def evaluations(self, hints: Hints) -> int:
         """How many elements it asks for."""
         n = self.consumer
+        if isinstance(n.attrs, KernelAttrs):
+            return self._elements_of_kernel(n, n.attrs, hints)
         own = n.op.family is Family.POINTWISE or n.op.name in ("take", "gather", "pad", "pack")
         once = hints.product(shape_of(n)) or 1
         return hints.product(shape_of(n if own else self.arg)) * max(1, self.group.inlined.get(n, once) // once)
+
+
+    def _elements_of_kernel(self, n: Node, attrs: KernelAttrs, hints: Hints) -> int:
+        scalars = hints.all(attrs.scalars)
+        return round(sum(elements_read(attrs.text, p, scalars) for p, a in read_params(n, attrs) if a is self.arg))
+
+
+def read_params(n: Node, attrs: KernelAttrs) -> list[tuple[int, Node]]:
+    """The parameters of a user's kernel that are operands, each with its node."""
+    return list(zip([p for p, role in enumerate(attrs.roles) if role != "out"], n.args, strict=True))
+
+
+def _read_by_element(r: Read) -> bool:
+    """Whether a kernel does nothing with an operand but read its elements, so that they may be computed instead."""
+    attrs = r.consumer.attrs
+    if not isinstance(attrs, KernelAttrs) or isinstance(r.consumer.type, TupleType) or "inout" in attrs.roles:
+        return False
+    params = [p for p, a in read_params(r.consumer, attrs) if a is r.arg]
+    return all(attrs.roles[p] == "in" and reads_elements(attrs.text, p) for p in params)
 
 
 @functools.lru_cache(4096)
@@ -130,6 +153,8 @@ class Inliner:
             return False
         if g.kind == "contract":
             return r.consumer is not g.core
+        if g.kind == "kernel":
+            return r.consumer is not g.core or _read_by_element(r)
         return g.kind in ("pointwise", "rows", "scan", "pack", "copy")
 
     def _tree(self, group: Group, n: Node) -> dict[Node, int]:
