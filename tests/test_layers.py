@@ -33,7 +33,7 @@ LAYERS: dict[str, set[str]] = {
     "stages": {"base", "graph", "tile", "targets"},
     "artifact": {"base", "graph", "tile", "targets", "stages"},
     "dispatch": {"base", "graph", "tile", "targets", "stages", "program", "native", "executable", "driver"},
-    "tune": {"base", "graph", "tile", "targets", "stages", "dispatch"},
+    "tune": {"base", "graph", "targets", "dispatch"},
     "executable": {"base", "graph", "native", "program", "targets"},
     "driver": EVERYTHING,
     "interop": EVERYTHING,

@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from .program.sizes import mark_dynamic, mark_static, maybe_mark_dynamic
     from .tools.explain import explain
     from .tools.sanitize import sanitize
+    from .tune import autotune
 
 __version__ = "0.1.0"
 
 _HOME = {
     "compile": "driver", "compile_": "driver", "repack": "driver", "trace": "driver",
     "mark_dynamic": "program.sizes", "mark_static": "program.sizes", "maybe_mark_dynamic": "program.sizes",
-    "explain": "tools.explain", "errors": "errors", "jit": "dispatch", "sanitize": "tools.sanitize",
+    "explain": "tools.explain", "errors": "errors", "jit": "dispatch", "autotune": "tune", "sanitize": "tools.sanitize",
     "disable": "program.control", "is_compiling": "program.control", "reset": "program.control",
     "set_stance": "program.control",
 }  # fmt: skip
 __all__ = [
-    "compile", "compile_", "disable", "errors", "explain", "is_compiling", "jit", "mark_dynamic", "mark_static",
-    "maybe_mark_dynamic",
-    "repack", "reset", "sanitize", "set_stance", "trace",
+    "autotune", "compile", "compile_", "disable", "errors", "explain", "is_compiling", "jit", "mark_dynamic", "mark_static",
+    "maybe_mark_dynamic", "repack", "reset", "sanitize", "set_stance", "trace",
 ]  # fmt: skip
 
 
