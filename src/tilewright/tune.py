@@ -132,7 +132,7 @@ def random_inputs(kernel: JitKernel) -> list[torch.Tensor]:
     k, made = kernel.signature.kernel, []
     if k.scalars:
         raise ArgumentError(
-            function="tw.autotune", argument="supply_prog", expected="a function that makes inputs, as their sizes are open", got="none"
+            function="tw.autotune", argument="supply_prog", expected="a function that makes inputs: sizes are open", got="none"
         )  # fmt: skip
     generator = torch.Generator().manual_seed(0)
     for i in kernel.signature.given:
@@ -154,9 +154,8 @@ def autotune(
     """Try configurations of a kernel at its first use, and keep the fastest: above `@tw.jit`.
 
     `configs`: keyword arguments of the factory to try, or a function that gives them for its other arguments. `warmup`, `rep`:
-    calls of each, uncounted and counted. `timeout`: seconds for each on the average. `ref_prog`: what a configuration's result must
-    agree with. `supply_prog(kernel)` gives the inputs, random ones otherwise. A configuration that fails is skipped, with a
-    warning. Raises TuneError, at the kernel's first use, where all fail.
+    calls of each, uncounted and counted. `timeout`: seconds for each on the average. `ref_prog`: what a result must agree with.
+    `supply_prog(kernel)` gives the inputs, random ones otherwise. A configuration that fails is skipped, with a warning. Raises TuneError, at the kernel's first use, where all fail.
     """
     if func is None:
         return functools.partial(

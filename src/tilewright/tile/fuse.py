@@ -360,9 +360,9 @@ class Fuser:
         """Strides for the node under `n` that put `n` in memory with `strides`; None where it must be copied."""
         s = source(n)
         group = self.group_of.get(s)
-        if group is None or group.folded or (group.kind in ("call", "kernel") and n is not s):
+        if group is None or group.folded or (group.kind == "call" and n is not s):
             return None
-        if group.kind == "kernel" and strides != row_major(shape_of(n)):
+        if group.kind == "kernel" and s.op.family is not Family.POINTWISE and (n is not s or strides != row_major(shape_of(n))):
             return None
         if any(t == 0 and not provably_le(e, 1) for e, t in zip(n.shape, strides, strict=True)):
             return None
