@@ -155,7 +155,8 @@ def autotune(
 
     `configs`: keyword arguments of the factory to try, or a function that gives them for its other arguments. `warmup`, `rep`:
     calls of each, uncounted and counted. `timeout`: seconds for each on the average. `ref_prog`: what a result must agree with.
-    `supply_prog(kernel)` gives the inputs, random ones otherwise. A configuration that fails is skipped, with a warning. Raises TuneError, at the kernel's first use, where all fail.
+    `supply_prog(kernel)` gives the inputs, random ones otherwise. A configuration that fails is skipped, with a warning. Raises
+    TuneError, at the kernel's first use, where all fail.
     """
     if func is None:
         return functools.partial(

@@ -1,13 +1,15 @@
-"""The kernel language: what a kernel's source means, checked by running it; errors name the line and say what to write instead."""
+"""The kernel language: what a kernel's source means, checked by running it; errors name the line and what to write instead."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import tilewright as tw
-import tilewright.language as T
+import tilewright.language as T  # noqa: N812
 from tilewright.tile.simulate import run_kernel
 
 SCALE = 3
@@ -309,7 +311,7 @@ def test_arrays_of_other_libraries():
         ((torch.ones(4, 5), 1.0), r"X: expected the shape \[4, 4\], got \[4, 5\]"),
         ((torch.ones(4), 1.0), r"X: expected 2 dimensions"),
         ((torch.ones(4, 4).double(), 1.0), r"X: expected torch.float32"),
-        ((torch.ones(4, 4).t()[:, :4].expand(4, 4).t() if False else torch.ones(8, 4)[::2], 1.0), r"X: expected the strides"),
+        ((torch.ones(8, 4)[::2], 1.0), r"X: expected the strides"),
         ((torch.ones(4, 4),), r"s: expected an argument"),
         ((torch.ones(4, 4), 1.0, 2.0), r"expected 2 arguments \(X, s\), got 3"),
         (("x", 1.0), r"X: expected a tensor, got str"),
@@ -521,7 +523,7 @@ def test_findings_name_the_line():
 
     found = tw.sanitize(racy(8), torch.ones(8))
     assert {f.kind for f in found} == {"race"}
-    lines = open(__file__).read().splitlines()
+    lines = Path(__file__).read_text().splitlines()
     assert "# the race" in lines[found[0].line - 1]
     assert tw.sanitize(product(20, 20, 20), torch.ones(20, 20), torch.ones(20, 20)) == []
 
