@@ -22,7 +22,7 @@ from tilewright.graph.ops.opaque import TensorArg
 from tilewright.graph.ops.rules import ANY, FLOATS, INTS, STORED
 from tilewright.graph.ops.torch_dtypes import from_torch, to_torch
 
-OPAQUE_ROWS = ("input", "call", "getitem")  # no cases: their meaning is their attributes'
+OPAQUE_ROWS = ("input", "call", "getitem", "kernel")  # no cases: their meaning is their attributes'
 
 
 class Case(NamedTuple):
